@@ -1,0 +1,179 @@
+"""Every setting of the method and its default. No default lives anywhere else."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from procon.errors import ConfigError
+
+PATCH = 14  # pixels; the patch size of every DINOv2
+
+BACKBONES = tuple(
+    f"dinov2-{size}{suffix}"
+    for size in ("small", "base", "large", "giant")
+    for suffix in ("", "-with-registers")
+)
+CUSTOM_BACKBONE = "dinov2-custom"  # whatever DINOv2 architecture the folder given as `weights` describes
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "backbone": (*BACKBONES, CUSTOM_BACKBONE),
+    "readout": ("soft", "hard"),
+    "layer_fusion": ("mean", "median", "max", "concat"),
+    "normalization": ("none", "robust"),
+    "precision": ("auto", "fp32", "bf16"),
+}
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of a detector. The defaults are the paper's final recipe (its tables ``s_recipe``, ``s_projection``).
+
+    A memory of the ladder is the same code with other settings::
+
+        Config(readout="hard", layers=(-6,), banks=1)                          # hard nearest neighbour
+        Config(readout="hard", layers=(-6,))                                   # + bank consensus
+        Config(layers=(-6,))                                                   # + soft projection: SPM, one layer
+        Config(layers=(-1, -3, -6, -9, -12), layer_fusion="concat")            # SPM as the paper's numbers used it
+        Config()                                                               # + layer consensus: ProCon
+    """
+
+    backbone: str = "dinov2-base"
+    """A DINOv2 by its Hugging Face name without ``facebook/``, or ``dinov2-custom`` with ``weights`` a folder."""
+    weights: str | None = None
+    """A Hugging Face folder, ``.safetensors`` or ``.pth``; None finds them (see ``procon.weights``)."""
+    image_size: int | tuple[int, int] = 392
+    """Input of the backbone in pixels, a side or (height, width), each a multiple of 14."""
+    resize: int | None = None
+    """None: the whole image becomes ``image_size``. A number: resize to that square, then crop the centre."""
+    layers: tuple[int, ...] = (-3, -6, -8, -9)
+    """Blocks whose output tokens are read; negative counts from the last."""
+    projection_dim: int = 512
+    """Dimensions of the scoring space; a backbone with no more than that keeps its own."""
+    selection_dim: int = 192
+    """Dimensions of the space in which the coreset is selected."""
+    seed: int = 42
+    """Seed of the fixed random projections."""
+    banks: int = 5
+    """Memories per layer; bank b starts its coreset at a point drawn with seed b."""
+    coreset_ratio: float = 0.05
+    """Share of the training patches each bank keeps."""
+    max_anchors: int | None = None
+    """Upper limit on the anchors of a bank, whatever the ratio."""
+    num_neighbors: int = 5
+    """k: anchors a patch is projected on."""
+    readout: Literal["soft", "hard"] = "soft"
+    """How a memory is read: residual of the soft projection, or distance to the nearest anchor."""
+    tau_patches: int | None = None
+    """Patches that set the temperature: None takes all, a number a fixed seeded subsample (paper's supplement)."""
+    layer_fusion: Literal["mean", "median", "max", "concat"] = "mean"
+    """How layers combine; ``concat`` joins the tokens before the memory is built."""
+    normalization: Literal["none", "robust"] = "none"
+    """``robust`` standardises each layer map by its own median and spread: an ablation that fails."""
+    top_ratio: float = 0.005
+    """Share of patches whose mean is the image score."""
+    blur_sigma: float = 4.0
+    """Gaussian blur of the pixel map, in pixels of ``image_size``."""
+    false_alarm_rate: float = 0.01
+    """Share of good parts that may be called anomalous, as far as the number of training images can promise it."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic of the backbone: ``auto`` is bf16 on CUDA and fp32 elsewhere. Scoring is always fp32."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.image_size, list):  # JSON has no tuples
+            object.__setattr__(self, "image_size", tuple(self.image_size))
+        if isinstance(self.layers, list):
+            object.__setattr__(self, "layers", tuple(self.layers))
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                self._refuse(name, "one of " + ", ".join(repr(choice) for choice in allowed))
+        self._check_numbers()
+        self._check_images()
+        self._check_layers()
+
+    def _refuse(self, name: str, expected: str) -> None:
+        raise ConfigError(f"{name} must be {expected}, got {getattr(self, name)!r}")
+
+    def _check_numbers(self) -> None:
+        for name in ("projection_dim", "selection_dim", "banks", "num_neighbors"):
+            value = getattr(self, name)
+            if not (_is_int(value) and value >= 1):
+                self._refuse(name, "an integer of at least 1")
+        for name in ("max_anchors", "tau_patches"):
+            value = getattr(self, name)
+            if value is not None and not (_is_int(value) and value >= 1):
+                self._refuse(name, "None or an integer of at least 1")
+        for name in ("coreset_ratio", "top_ratio"):
+            value = getattr(self, name)
+            if not (_is_number(value) and 0 < value <= 1):
+                self._refuse(name, "a number above 0 and at most 1")
+        if not (_is_number(self.false_alarm_rate) and 0 < self.false_alarm_rate < 1):
+            self._refuse("false_alarm_rate", "a number above 0 and below 1")
+        if not (_is_int(self.seed) and self.seed >= 0):
+            self._refuse("seed", "an integer of at least 0")
+        if not (_is_number(self.blur_sigma) and 0 <= self.blur_sigma <= 100):
+            self._refuse("blur_sigma", "a number of pixels from 0 (no blur) to 100")
+        if self.max_anchors is not None and self.max_anchors < self.num_neighbors:
+            self._refuse("max_anchors", f"at least num_neighbors = {self.num_neighbors}")
+
+    def _check_images(self) -> None:
+        sides = self.image_size if isinstance(self.image_size, tuple) else (self.image_size,)
+        if not (
+            len(sides) in (1, 2)
+            and all(_is_int(side) and PATCH <= side <= 4096 and side % PATCH == 0 for side in sides)
+        ):
+            self._refuse(
+                "image_size", f"a multiple of {PATCH} from {PATCH} to 4088, or a (height, width) of such numbers"
+            )
+        if self.resize is not None and not (_is_int(self.resize) and max(self.input_size) <= self.resize <= 8192):
+            self._refuse("resize", f"None or an integer from image_size = {max(self.input_size)} to 8192")
+        if self.weights is not None and not isinstance(self.weights, str):
+            object.__setattr__(self, "weights", str(self.weights))
+        if self.backbone == CUSTOM_BACKBONE and self.weights is None:
+            self._refuse("weights", f"a Hugging Face folder when backbone is {CUSTOM_BACKBONE!r}")
+
+    def _check_layers(self) -> None:
+        if not (
+            isinstance(self.layers, tuple) and self.layers and all(_is_int(layer) for layer in self.layers)
+        ):
+            self._refuse("layers", "a non-empty tuple of integers")
+        if len(set(self.layers)) != len(self.layers):
+            self._refuse("layers", "a tuple without repeats")
+
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """(height, width) of the backbone's input in pixels."""
+        return self.image_size if isinstance(self.image_size, tuple) else (self.image_size, self.image_size)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(rows, columns) of patches."""
+        height, width = self.input_size
+        return height // PATCH, width // PATCH
+
+    def resolve_layers(self, depth: int) -> tuple[int, ...]:
+        """0-based block indices of ``layers`` in a backbone of ``depth`` blocks."""
+        resolved = tuple(layer + depth if layer < 0 else layer for layer in self.layers)
+        if not all(0 <= layer < depth for layer in resolved) or len(set(resolved)) != len(resolved):
+            self._refuse("layers", f"different blocks from {-depth} to {depth - 1} of a backbone with {depth}")
+        return resolved
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-ready settings."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> "Config":
+        """The inverse of :meth:`to_dict`; an unknown key is an error."""
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(settings) - known)
+        if unknown:
+            raise ConfigError(f"settings must be among {', '.join(sorted(known))}, got {', '.join(unknown)}")
+        return cls(**settings)

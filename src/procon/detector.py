@@ -1,0 +1,289 @@
+"""The method, top to bottom: fit builds a memory of normal patches, predict asks it to explain new ones."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from procon import storage
+from procon.backbone import Backbone, rebuild
+from procon.calibration import Calibration
+from procon.config import Config
+from procon.errors import BatchError, ConfigError, ImageError, ModelFileError, NotFittedError
+from procon.features import Extractor
+from procon.folders import training_images
+from procon.images import ImageLike, Picture, as_list, crop_origin, is_batch, list_images, open_each
+from procon.kernels.consensus import bank_consensus, layer_consensus, median, robust_normalize, top_mean
+from procon.kernels.maps import pixel_map, resize_map
+from procon.kernels.scoring import hard_residual, soft_residual
+from procon.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size
+from procon.prediction import Prediction
+from procon.regions import find_regions
+
+Progress = Callable[[str, int, int], None]
+"""Hears (stage, done, total) while long work runs."""
+
+
+class Detector:
+    """Anomaly detector fitted on good images alone.
+
+    ::
+
+        detector = Detector(Config()).fit("parts/good")
+        result = detector.predict("parts/new/0001.png")
+        result.score, result.is_anomalous, result.heatmap
+    """
+
+    def __init__(self, config: Config | None = None, *, device: str = "auto") -> None:
+        """Store the settings; weights are looked for when they are first needed.
+
+        ``device`` is ``auto`` (CUDA if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
+        """
+        self.config = config or Config()
+        self.device = resolve_device(device)
+        self.memory: Memory | None = None
+        self.calibration: Calibration | None = None
+        self._extractor: Extractor | None = None
+
+    @property
+    def extractor(self) -> Extractor:
+        """Backbone and projections; weights are found and loaded on first use."""
+        if self._extractor is None:
+            self._extractor = Extractor(Backbone.load(self.config, self.device), self.config)
+        return self._extractor
+
+    # ------------------------------------------------------------------------------------------------------- fit
+
+    def fit(
+        self, images: ImageLike | Iterable[ImageLike], *, progress: Progress | None = None, skip_bad: bool = False
+    ) -> "Detector":
+        """Build the memory from good images: a folder (any layout ``procon check`` knows), or a list of images.
+
+        Unreadable images raise :class:`BatchError` before any work; ``skip_bad`` leaves them out instead.
+        """
+        report = progress or _silent
+        items = _good_images(images, report, skip_bad)
+        patches = self.config.grid[0] * self.config.grid[1]
+        with FeatureStore(len(items), patches, self.extractor.dims) as store:
+            for index, extracted in enumerate(self.extractor.extract(open_each(items))):
+                if isinstance(extracted, ImageError):  # readable a moment ago
+                    raise extracted
+                store.put(index, extracted[1])
+                report("reading images", index + 1, len(items))
+            layers = tuple(self._select_anchors(store, report))
+            names = tuple(_name(item, index) for index, item in enumerate(items))
+            self.memory = Memory(layers, names, patches)
+            self.calibration = self._calibrate(store, report)
+        return self
+
+    def _select_anchors(self, store: FeatureStore, report: Progress) -> Iterator[LayerMemory]:
+        """B seed-perturbed k-center banks per layer."""
+        config = self.config
+        for index, selection in enumerate(self.extractor.selections):
+            features = store.layer(index)
+            size = coreset_size(len(features), config.coreset_ratio, config.num_neighbors, config.max_anchors)
+
+            def picked(done: int, before: int = index * config.banks * size, size: int = size) -> None:
+                report("selecting anchors", before + done, len(store) * config.banks * size)
+
+            yield build_layer(features, selection, size, config.banks, self.device, picked).to(self.device)
+
+    def _calibrate(self, store: FeatureStore, report: Progress) -> Calibration | None:
+        """Score every training image against the memory without its own anchors, as if it were new."""
+        memory = self._fitted()
+        scores, peaks, typical = [], [], []
+        for image in range(len(memory.images)):
+            if memory.fewest_without(image) < self.config.num_neighbors:
+                return None  # too few other images to stand in: no honest threshold exists
+            features = [layer.to(self.device) for layer in store.image(image)]
+            patch_scores = self.score_patches(features, without=image)
+            scores.append(float(top_mean(patch_scores, self.config.top_ratio)))
+            peaks.append(float(self._input_map(patch_scores).max()))
+            typical.append(float(median(patch_scores, dim=0)))
+            report("calibrating", image + 1, len(memory.images))
+        middle = float(median(torch.tensor(typical, dtype=torch.float64), dim=0))
+        return Calibration(tuple(sorted(scores)), tuple(sorted(peaks)), middle, self.config.false_alarm_rate)
+
+    # ---------------------------------------------------------------------------------------------------- predict
+
+    def predict(self, images: ImageLike | Iterable[ImageLike]) -> Any:
+        """Score one image (gives a :class:`Prediction`), or a folder or list of images (gives a list of them).
+
+        If some images cannot be used, :class:`BatchError` carries the predictions of the others.
+        """
+        self._fitted()
+        several = is_batch(images)
+        if several and isinstance(images, str | Path):
+            items: list[ImageLike] = list(list_images(Path(images), recursive=True))
+            if not items:
+                raise ImageError(f"{images}: holds no images")
+        else:
+            items = as_list(images)
+        results = list(self.predict_each(items))
+        errors = {index: result for index, result in enumerate(results) if isinstance(result, ImageError)}
+        if errors and several:
+            raise BatchError(errors, [None if index in errors else result for index, result in enumerate(results)])
+        if errors:
+            raise errors[0]
+        return results if several else results[0]
+
+    def predict_each(self, images: Iterable[ImageLike]) -> Iterator[Prediction | ImageError]:
+        """Predictions one by one, in order; an image that cannot be used yields its error and the rest goes on."""
+        self._fitted()
+        for extracted in self.extractor.extract(open_each(images)):
+            yield extracted if isinstance(extracted, ImageError) else self._judge(*extracted)
+
+    def _judge(self, picture: Picture, features: list[Tensor]) -> Prediction:
+        patch_scores = self.score_patches(features)
+        score = float(top_mean(patch_scores, self.config.top_ratio))
+        heatmap = self._place(self._input_map(patch_scores), picture.size).cpu().numpy()
+        known = self.calibration
+        if known is None:
+            return Prediction(score, heatmap, None, None, None, (), picture.source)
+        regions = find_regions(heatmap, known.pixel_threshold)
+        verdict = score > known.threshold
+        return Prediction(score, heatmap, verdict, known.threshold, known.p_value(score), regions, picture.source)
+
+    def score_patches(self, features: list[Tensor], without: int | None = None) -> Tensor:
+        """S_map of one image: embedded patches [P, D] per memory to patch scores [P].
+
+        ``without`` hides the anchors that came from that training image.
+        """
+        memory = self._fitted()
+        maps = []
+        for layer, patches in zip(memory.layers, features, strict=True):
+            residuals = [
+                self._residual(patches, layer.bank(bank), memory.own(layer, bank, without))
+                for bank in range(len(layer.banks))
+            ]
+            maps.append(bank_consensus(torch.stack(residuals)))
+        stacked = torch.stack(maps)
+        if self.config.normalization == "robust":
+            stacked = robust_normalize(stacked)
+        return layer_consensus(stacked, "mean" if self.config.layer_fusion == "concat" else self.config.layer_fusion)
+
+    def _residual(self, patches: Tensor, anchors: Tensor, exclude: Tensor | None) -> Tensor:
+        if self.config.readout == "hard":
+            return hard_residual(patches, anchors, exclude=exclude)
+        return soft_residual(
+            patches, anchors, self.config.num_neighbors, tau_patches=self.config.tau_patches, exclude=exclude
+        )
+
+    def _input_map(self, patch_scores: Tensor) -> Tensor:
+        """Patch scores [P] to pixels of the backbone's input [height, width]."""
+        grid = patch_scores.view(1, *self.config.grid)
+        return pixel_map(grid, self.config.input_size, self.config.blur_sigma)[0]
+
+    def _place(self, input_map: Tensor, size: tuple[int, int]) -> Tensor:
+        """The map of the backbone's input at the ``size`` (height, width) of the user's image.
+
+        With a centre crop, what was never looked at is 0.
+        """
+        if self.config.resize is not None:
+            top, left = crop_origin(self.config.input_size, self.config.resize)
+            whole = input_map.new_zeros(self.config.resize, self.config.resize)
+            whole[top : top + input_map.shape[0], left : left + input_map.shape[1]] = input_map
+            input_map = whole
+        return resize_map(input_map.unsqueeze(0), size)[0]
+
+    # ------------------------------------------------------------------------------------------------- the model file
+
+    def save(self, path: str | Path, *, embed_backbone: bool = False) -> Path:
+        """Write one ``.procon`` file, atomically. ``embed_backbone`` puts the weights in it too: it then needs nothing else."""
+        memory, backbone = self._fitted(), self.extractor.backbone
+        tensors = memory.to_tensors()
+        if embed_backbone:
+            tensors |= {f"backbone.{name}": tensor for name, tensor in backbone.state().items()}
+        metadata = {
+            "config": self.config.to_dict(),
+            "backbone": {**backbone.identity(), "embedded": embed_backbone},
+            "images": list(memory.images),
+            "patches": memory.patches,
+            "calibration": vars(self.calibration) if self.calibration else None,
+        }
+        storage.write_model(Path(path), tensors, metadata)
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path, *, weights: str | Path | None = None, device: str = "auto") -> "Detector":
+        """Read a ``.procon`` file. ``weights`` says where the backbone's weights are if they have moved.
+
+        The weights must be those the model was fitted with; they are recognised by their values, not their file.
+        """
+        tensors, metadata = storage.read_model(Path(path))
+        try:
+            config = Config.from_dict(metadata["config"])
+            memory = Memory.from_tensors(tensors, tuple(metadata["images"]), int(metadata["patches"]))
+            known = metadata["calibration"]
+            identity = metadata["backbone"]
+            calibration = known and Calibration(**{**known, **{k: tuple(known[k]) for k in ("scores", "peaks")}})
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ModelFileError(f"{path}: its content does not fit together ({error}); fit again") from None
+        if weights is not None:
+            config = replace(config, weights=str(weights))
+        detector = cls(config, device=device)
+        if identity.get("embedded") and weights is None:
+            inside = {n.removeprefix("backbone."): t for n, t in tensors.items() if n.startswith("backbone.")}
+            backbone = rebuild(inside, identity, config, detector.device)
+        else:
+            backbone = Backbone.load(config, detector.device, identity["source"])
+        if backbone.fingerprint != identity["fingerprint"]:
+            raise ModelFileError(
+                f"{path}: was fitted with other backbone weights ({identity['source']}, sha256 "
+                f"{identity['sha256'][:12]}...) than those found ({backbone.source}, {backbone.sha256[:12]}...); "
+                "pass the original ones as weights"
+            )
+        detector._extractor = Extractor(backbone, config)
+        detector.memory = memory.to(detector.device)
+        detector.calibration = calibration or None
+        return detector
+
+    def _fitted(self) -> Memory:
+        if self.memory is None:
+            raise NotFittedError("this detector has no memory yet; call fit(images) or Detector.load(path) first")
+        return self.memory
+
+
+def resolve_device(device: str) -> torch.device:
+    """``auto`` is CUDA if there is one, else the CPU; anything else is taken at its word or refused."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}") from None
+    if chosen.type == "cuda" and (not torch.cuda.is_available() or (chosen.index or 0) >= torch.cuda.device_count()):
+        raise ConfigError(f"device must be one this machine has, got {device!r}; use 'cpu' or 'auto'")
+    return chosen
+
+
+def _good_images(images: ImageLike | Iterable[ImageLike], report: Progress, skip_bad: bool) -> list[ImageLike]:
+    """The training images as a list, every one of them opened once, so that no work is lost to a bad file later."""
+    if isinstance(images, str | Path) and Path(images).is_dir():
+        items: list[ImageLike] = list(training_images(Path(images)))
+    else:
+        items = as_list(images)
+    if not items:
+        raise ImageError("fit needs at least one good image, got an empty list")
+    errors: dict[int, ImageError] = {}
+    for index, picture in enumerate(open_each(items)):
+        if isinstance(picture, ImageError):
+            errors[index] = picture
+        report("checking images", index + 1, len(items))
+    if errors and (not skip_bad or len(errors) == len(items)):
+        raise BatchError(errors)
+    return [item for index, item in enumerate(items) if index not in errors]
+
+
+def _name(image: ImageLike, index: int) -> str:
+    """How a training image is called in the model: its path, or its position."""
+    if isinstance(image, str | Path):
+        return str(image)
+    return str(getattr(image, "filename", "") or getattr(image, "source", None) or f"image {index}")
+
+
+def _silent(_stage: str, _done: int, _total: int) -> None:
+    pass

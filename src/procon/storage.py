@@ -1,0 +1,122 @@
+"""One safe file: tensors and JSON in the safetensors format, written atomically and checked when read."""
+
+import contextlib
+import hashlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from procon.errors import ModelFileError
+
+FORMAT = 1
+_KEY = "procon"  # the entry of the safetensors metadata that holds our JSON
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary name beside ``path`` that becomes ``path`` on success and vanishes on any failure or Ctrl-C."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as stream:
+            os.fsync(stream.fileno())
+        temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; a model is an ordinary one
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextlib.contextmanager
+def atomic_text(path: Path) -> Iterator[IO[str]]:
+    """A text stream whose content appears at ``path`` all at once when the block ends."""
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+        yield stream
+
+
+def write_model(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+    """Write ``tensors`` and JSON-ready ``metadata`` to ``path``; an earlier file there survives any failure."""
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    document = {"format": FORMAT, **metadata, "checksum": _checksum(tensors)}
+    with atomic_path(path) as temporary:
+        save_file(tensors, temporary, metadata={_KEY: json.dumps(document)})
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """The JSON of a model file, after checking that it is one, complete, and of a format this release reads."""
+    path = Path(path)
+    if not path.is_file():
+        raise ModelFileError(f"{path}: no such model file; make one with: procon fit FOLDER -o {path.name}")
+    header = _read_header(path)
+    try:
+        metadata = json.loads(header["__metadata__"][_KEY])
+    except (KeyError, TypeError, ValueError):
+        raise ModelFileError(f"{path}: is a safetensors file but not a ProCon model") from None
+    version = metadata.get("format")
+    if not isinstance(version, int) or version > FORMAT:
+        raise ModelFileError(
+            f"{path}: has format {version}, this release reads up to {FORMAT}; upgrade with: pip install -U procon"
+        )
+    return dict(metadata)
+
+
+def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metadata of a model file; anything damaged is refused with a sentence that says what."""
+    path = Path(path)
+    metadata = read_metadata(path)
+    try:
+        with safe_open(path, "pt") as reader:
+            tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError) as error:
+        raise ModelFileError(f"{path}: is corrupted ({error}); copy it again or fit again") from None
+    if _checksum(tensors) != metadata.get("checksum"):
+        raise ModelFileError(f"{path}: is corrupted: its checksum does not match; copy it again or fit again")
+    return tensors, metadata
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        start = stream.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 2 <= length <= 100_000_000:
+            kind = "is empty" if size == 0 else "is not a ProCon model"
+            raise ModelFileError(f"{path}: {kind}; copy it again or fit again")
+        text = stream.read(length)
+    if text[:1] == b"{" and len(text) < length:
+        raise ModelFileError(f"{path}: is truncated: it ends inside its header; copy it again or fit again")
+    try:
+        header: dict[str, Any] = json.loads(text)
+        end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ModelFileError(f"{path}: is not a ProCon model, or its header is corrupted") from None
+    if size < 8 + length + end:
+        raise ModelFileError(
+            f"{path}: is truncated: {size:,} of {8 + length + end:,} bytes; copy it again or fit again"
+        )
+    return header
+
+
+def _checksum(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name}{tensor.dtype}{list(tensor.shape)}".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()

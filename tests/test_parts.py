@@ -1,0 +1,116 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import ndimage
+
+from procon.parts import DEFECT_KINDS, KINDS, render_part, render_set, write_set
+
+SIZE = 160  # pixels; enough to resolve the thinnest scratch
+
+
+def test_the_same_seed_gives_the_same_bytes_whatever_ran_before() -> None:
+    first = render_part("rust", 5, SIZE)
+    np.random.seed(0)  # noqa: NPY002  the legacy global state is the one under test
+    render_part("scratch", 6, SIZE)
+    second = render_part("rust", 5, SIZE)
+    assert first.image.tobytes() == second.image.tobytes()
+    assert np.array_equal(first.mask, second.mask)
+
+
+def test_rendering_leaves_the_global_random_state_alone() -> None:
+    np.random.seed(3)  # noqa: NPY002
+    expected = np.random.random()  # noqa: NPY002
+    np.random.seed(3)  # noqa: NPY002
+    render_part("chipped_edge", 1, SIZE)
+    assert np.random.random() == expected  # noqa: NPY002
+
+
+def test_other_seeds_give_other_pictures_of_the_same_part() -> None:
+    one, two = (render_part("good", seed, SIZE).image.astype(int) for seed in (1, 2))
+    difference = np.abs(one - two).mean()
+    assert 1 < difference < 40
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shapes_types_and_mask(kind: str) -> None:
+    part = render_part(kind, 11, SIZE)
+    assert part.kind == kind
+    assert part.image.shape == (SIZE, SIZE, 3)
+    assert part.image.dtype == np.uint8
+    assert part.mask.shape == (SIZE, SIZE)
+    assert part.mask.dtype == np.bool_
+    assert part.mask.any() == (kind != "good")
+
+
+@pytest.mark.parametrize("kind", DEFECT_KINDS)
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_the_mask_is_where_the_picture_differs_from_its_good_twin(kind: str, seed: int) -> None:
+    part, twin = render_part(kind, seed, SIZE), render_part("good", seed, SIZE)
+    change = np.abs(part.image.astype(int) - twin.image.astype(int)).max(axis=2)
+    assert change[~ndimage.binary_dilation(part.mask)].max() <= 2
+    assert change[part.mask].mean() > 8
+    # Between a twentieth and a quarter of the picture's side, in its longer direction.
+    rows, columns = np.nonzero(part.mask)
+    extent = max(np.ptp(rows), np.ptp(columns)) + 1
+    assert 0.05 * SIZE < extent < 0.25 * SIZE
+
+
+def test_a_set_has_every_group_and_a_larger_one_extends_it() -> None:
+    train, test = render_set(2, 1, 1, seed=4, size=64)
+    assert [(p.name, p.kind) for p in train] == [("000", "good"), ("001", "good")]
+    assert [(p.name, p.kind) for p in test] == [("000", kind) for kind in KINDS]
+    pictures = {p.image.tobytes() for p in train + test}
+    assert len(pictures) == len(train) + len(test)
+    larger, _ = render_set(3, 0, 0, seed=4, size=64)
+    assert [p.image.tobytes() for p in larger[:2]] == [p.image.tobytes() for p in train]
+    other, _ = render_set(1, 0, 0, seed=5, size=64)
+    assert other[0].image.tobytes() != train[0].image.tobytes()
+
+
+def test_the_written_tree_and_writing_over_it(tmp_path: Path) -> None:
+    def snapshot() -> dict[str, bytes]:
+        files = (path for path in tmp_path.rglob("*") if path.is_file())
+        return {path.relative_to(tmp_path).as_posix(): path.read_bytes() for path in files}
+
+    write_set(tmp_path, train=2, good=1, defects_per_kind=1, seed=7, size=64)
+    first = snapshot()
+    expected = {"train/good/000.png", "train/good/001.png", "test/good/000.png"}
+    expected |= {f"test/{kind}/000.png" for kind in DEFECT_KINDS}
+    expected |= {f"ground_truth/{kind}/000_mask.png" for kind in DEFECT_KINDS}
+    assert set(first) == expected
+
+    _, test = render_set(0, 1, 1, seed=7, size=64)
+    for part in test[1:]:
+        mask = np.asarray(Image.open(tmp_path / "ground_truth" / part.kind / "000_mask.png"))
+        assert mask.dtype == np.uint8
+        assert set(np.unique(mask)) == {0, 255}
+        assert np.array_equal(mask == 255, part.mask)
+        image = np.asarray(Image.open(tmp_path / "test" / part.kind / "000.png"))
+        assert np.array_equal(image, part.image)
+
+    write_set(tmp_path, train=2, good=1, defects_per_kind=1, seed=7, size=64)
+    assert snapshot() == first
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed", "size", "message"),
+    [
+        ("bent", 0, 64, r"kind must be one of good, .*, got 'bent'"),
+        ("good", -1, 64, r"seed must be an integer of at least 0, got -1"),
+        ("good", 0, 63, r"size must be an integer of at least 64, got 63"),
+        ("good", True, 64, r"seed must be .*, got True"),
+    ],
+)
+def test_a_bad_part_is_refused(kind: str, seed: int, size: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        render_part(kind, seed, size)
+
+
+def test_a_bad_set_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"train must be .*, got -1"):
+        render_set(-1, 0, 0)
+    with pytest.raises(ValueError, match=r"defects_per_kind must be .*, got 1.5"):
+        write_set(tmp_path, train=1, good=1, defects_per_kind=1.5)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
