@@ -56,8 +56,7 @@ def covering_radius(points: Floats, centers: NDArray[np.int64]) -> float:
 
 def optimal_radius(points: Floats, size: int) -> float:
     return min(
-        covering_radius(points, np.array(centers))
-        for centers in itertools.combinations(range(len(points)), size)
+        covering_radius(points, np.array(centers)) for centers in itertools.combinations(range(len(points)), size)
     )
 
 

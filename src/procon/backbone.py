@@ -58,7 +58,7 @@ class Backbone:
 
     @torch.inference_mode()
     def tokens(self, pixels: Tensor) -> list[Tensor]:
-        """Raw block outputs of ``pixels`` [N, 3, H, W]: for each layer in use float32 [N, P, C], CLS and registers dropped.
+        """Raw block outputs of ``pixels`` [N, 3, H, W]: float32 [N, P, C] per layer in use, CLS and registers dropped.
 
         On a CPU images pass one at a time: matrix sizes, and with them rounding, then never depend on the batch.
         """
@@ -94,7 +94,7 @@ def _dtype(precision: str, device: torch.device) -> torch.dtype:
 
 
 def used_tensors(tensors: dict[str, Tensor], deepest: int) -> dict[str, Tensor]:
-    """What the tokens of blocks up to ``deepest`` depend on: neither later blocks, the final norm nor the mask token."""
+    """What tokens of blocks up to ``deepest`` depend on: no later block, no final norm, no mask token."""
     return {
         name: tensor.float()
         for name, tensor in tensors.items()

@@ -42,7 +42,7 @@ class Calibration:
 
 
 def conformal_quantile(ascending: tuple[float, ...], rate: float) -> float:
-    """The ceil((n + 1)(1 - rate))-th smallest of n values: an exchangeable next one exceeds it at most ``rate`` of the time."""
+    """The ceil((n + 1)(1 - rate))-th smallest of n values: an exchangeable next one exceeds it at most that often."""
     count = len(ascending)
     # 1e-9: (n + 1)(1 - 1 / (n + 1)) must round to n, not to n + 1
     rank = math.ceil((count + 1) * (1 - rate) - 1e-9)

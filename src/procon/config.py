@@ -9,9 +9,7 @@ from procon.errors import ConfigError
 PATCH = 14  # pixels; the patch size of every DINOv2
 
 BACKBONES = tuple(
-    f"dinov2-{size}{suffix}"
-    for size in ("small", "base", "large", "giant")
-    for suffix in ("", "-with-registers")
+    f"dinov2-{size}{suffix}" for size in ("small", "base", "large", "giant") for suffix in ("", "-with-registers")
 )
 CUSTOM_BACKBONE = "dinov2-custom"  # whatever DINOv2 architecture the folder given as `weights` describes
 
@@ -140,9 +138,7 @@ class Config:
             self._refuse("weights", f"a Hugging Face folder when backbone is {CUSTOM_BACKBONE!r}")
 
     def _check_layers(self) -> None:
-        if not (
-            isinstance(self.layers, tuple) and self.layers and all(_is_int(layer) for layer in self.layers)
-        ):
+        if not (isinstance(self.layers, tuple) and self.layers and all(_is_int(layer) for layer in self.layers)):
             self._refuse("layers", "a non-empty tuple of integers")
         if len(set(self.layers)) != len(self.layers):
             self._refuse("layers", "a tuple without repeats")

@@ -192,7 +192,7 @@ class Detector:
     # ------------------------------------------------------------------------------------------------- the model file
 
     def save(self, path: str | Path, *, embed_backbone: bool = False) -> Path:
-        """Write one ``.procon`` file, atomically. ``embed_backbone`` puts the weights in it too: it then needs nothing else."""
+        """Write one ``.procon`` file, atomically; with ``embed_backbone`` it carries the weights and needs nothing else."""
         memory, backbone = self._fitted(), self.extractor.backbone
         tensors = memory.to_tensors()
         if embed_backbone:

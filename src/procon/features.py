@@ -48,9 +48,7 @@ class Extractor:
             tokens = [torch.cat([project(layer, None) for layer in tokens], dim=-1)]
         return [project(layer, matrix) for layer, matrix in zip(tokens, self.projections, strict=True)]
 
-    def extract(
-        self, pictures: Iterable[Picture | ImageError]
-    ) -> Iterator[tuple[Picture, list[Tensor]] | ImageError]:
+    def extract(self, pictures: Iterable[Picture | ImageError]) -> Iterator[tuple[Picture, list[Tensor]] | ImageError]:
         """Features [P, D] per memory for each picture, in order; errors pass through. On CUDA in batches."""
         size = _CUDA_BATCH if self.backbone.device.type == "cuda" else 1
         pictures = iter(pictures)

@@ -73,6 +73,4 @@ def training_images(folder: Path) -> tuple[Path, ...]:
             f"{folder}: has no images of its own, but {len(inside)} in subfolders ({', '.join(places[:5])}"
             f"{', ...' if len(places) > 5 else ''}); name the one with the good parts"
         )
-    raise ImageError(
-        f"{folder}: holds no images; put good parts there as one of {', '.join(sorted(EXTENSIONS))}"
-    )
+    raise ImageError(f"{folder}: holds no images; put good parts there as one of {', '.join(sorted(EXTENSIONS))}")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from procon.errors import ImageError
 
@@ -47,8 +47,8 @@ class Picture:
     def rgb8(self) -> NDArray[np.uint8]:
         """[height, width, 3] uint8, for people to look at."""
         if self.pixels.dtype == np.uint8:
-            return self.pixels
-        return np.rint(self.pixels * 255).astype(np.uint8)
+            return self.pixels.astype(np.uint8, copy=False)
+        return np.asarray(np.rint(self.pixels * 255), np.uint8)
 
 
 def open_image(image: ImageLike) -> Picture:
@@ -76,9 +76,7 @@ def open_image(image: ImageLike) -> Picture:
                 )
             array = np.moveaxis(array, 0, -1)
         return _finish(_from_array(array, "tensor"), None)
-    raise ImageError(
-        f"an image must be a path, PIL image, numpy array or torch tensor, got {type(image).__name__}"
-    )
+    raise ImageError(f"an image must be a path, PIL image, numpy array or torch tensor, got {type(image).__name__}")
 
 
 def _open_path(path: Path) -> Picture:
@@ -94,7 +92,7 @@ def _open_path(path: Path) -> Picture:
             pixels = _from_pil(image, str(path))
     except ImageError:
         raise
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise ImageError(f"{path}: is not an image Pillow can read; remove it or export it as PNG or JPEG") from None
     except Image.DecompressionBombError:
         raise ImageError(f"{path}: {_too_large()}") from None
@@ -172,7 +170,7 @@ def _from_array(array: NDArray[Any], name: str) -> NDArray[Any]:
         # What lies under transparency is undefined; over black it is the same for every exporter.
         if array.dtype == np.uint8:
             alpha = array[:, :, 3:].astype(np.uint16)
-            return ((array[:, :, :3] * alpha + 127) // 255).astype(np.uint8)
+            return np.asarray((array[:, :, :3] * alpha + 127) // 255, np.uint8)
         return array[:, :, :3] * array[:, :, 3:]
     return array
 
@@ -214,7 +212,7 @@ def resample(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
         np.asarray(Image.fromarray(np.ascontiguousarray(pixels[:, :, channel])).resize((width, height), FILTER))
         for channel in range(3)
     ]
-    return np.clip(np.stack(planes, axis=2), 0, 1)
+    return np.stack(planes, axis=2).clip(0, 1)
 
 
 def is_batch(images: object) -> bool:

@@ -44,7 +44,7 @@ class Memory:
     """Patches per image."""
 
     def own(self, layer: LayerMemory, bank: int, image: int | None) -> Tensor | None:
-        """[M] bool: which anchors of a bank came from training image ``image``; None where there is no image to hide."""
+        """[M] bool: which anchors of a bank came from training image ``image``; None hides nothing."""
         return None if image is None else layer.origin[layer.banks[bank]] // self.patches == image
 
     def fewest_without(self, image: int) -> int:
@@ -69,7 +69,7 @@ class Memory:
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor], images: tuple[str, ...], patches: int) -> "Memory":
         """The inverse of :meth:`to_tensors`; a ValueError says what does not fit."""
-        layers = []
+        layers: list[LayerMemory] = []
         while f"memory.{len(layers)}.anchors" in tensors:
             prefix = f"memory.{len(layers)}."
             layer = LayerMemory(

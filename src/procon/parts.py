@@ -442,9 +442,7 @@ def _save(pixels: NDArray[np.uint8], path: Path) -> None:
     draft.replace(path)
 
 
-def write_set(
-    folder: Path, *, train: int, good: int, defects_per_kind: int, seed: int = 0, size: int = 448
-) -> None:
+def write_set(folder: Path, *, train: int, good: int, defects_per_kind: int, seed: int = 0, size: int = 448) -> None:
     """Write `render_set` as an MVTec tree under ``folder``, replacing files of the same names.
 
     ``train/good/000.png``, ``test/<kind>/000.png``, and for each defect

@@ -97,9 +97,7 @@ def tensors_of_graph(graph: Any) -> dict[str, Tensor]:
     def tensor(name: str) -> Tensor:
         return torch.from_numpy(np.array(numpy_helper.to_array(constants[name])))
 
-    tensors = {
-        name.removeprefix("backbone."): tensor(name) for name in constants if name.startswith("backbone.")
-    }
+    tensors = {name.removeprefix("backbone."): tensor(name) for name in constants if name.startswith("backbone.")}
     nodes = {node.name: node for node in graph.node}
     for layer in range(12):
         for linear in _LINEARS:

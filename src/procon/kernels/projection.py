@@ -17,6 +17,6 @@ def gaussian_matrix(rows: int, columns: int, seed: int, *key: int) -> Tensor:
 
 
 def project(tokens: Tensor, matrix: Tensor | None) -> Tensor:
-    """G_l(F): L2-normalise each token [N, C], then multiply by ``matrix`` [C, D]; None keeps C. Returns [N, D] float32."""
+    """G_l(F): L2-normalise each token [N, C], then multiply by ``matrix`` [C, D] (None keeps C): [N, D] float32."""
     unit = functional.normalize(tokens.float(), dim=-1)
     return unit if matrix is None else unit @ matrix

@@ -1,0 +1,74 @@
+"""Shared fixtures: a tiny random DINOv2 on disk and a few small parts, so that every path runs offline in seconds."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from procon import Config, Detector
+
+SIDE = 70  # pixels: a 5 x 5 grid
+
+
+def write_tiny_backbone(folder: Path, *, registers: int = 0, swiglu: bool = False, seed: int = 0) -> Path:
+    """A random DINOv2 of 4 blocks, 32 dimensions and a 5 x 5 position grid, as a Hugging Face folder."""
+    from transformers import Dinov2Config, Dinov2Model, Dinov2WithRegistersConfig, Dinov2WithRegistersModel
+
+    settings = dict(
+        hidden_size=32, num_hidden_layers=4, num_attention_heads=2, image_size=70, patch_size=14, use_swiglu_ffn=swiglu
+    )
+    torch.manual_seed(seed)
+    model = (
+        Dinov2WithRegistersModel(Dinov2WithRegistersConfig(**settings, num_register_tokens=registers))
+        if registers
+        else Dinov2Model(Dinov2Config(**settings))
+    )
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lambda1" in name:
+                parameter.fill_(1.0)  # as initialised, the blocks would hardly change their input
+            elif parameter.ndim > 1:
+                parameter.normal_(std=0.3)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_backbone(tmp_path_factory.mktemp("backbone") / "tiny")
+
+
+def tiny_config(weights: Path, **settings: object) -> Config:
+    """A configuration that runs in milliseconds."""
+    defaults: dict[str, object] = dict(
+        backbone="dinov2-custom", image_size=SIDE, layers=(-1, -3), banks=2, coreset_ratio=0.3, num_neighbors=3
+    )
+    return Config(weights=str(weights), **{**defaults, **settings})  # type: ignore[arg-type]
+
+
+def part_pixels(seed: int, defect: bool = False) -> np.ndarray:  # type: ignore[type-arg]
+    """A grey disc on a dark ground with a little noise, uint8 [96, 80, 3]; a defect is a bright square."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[:96, :80]
+    disc = ((y - 48) ** 2 + (x - 40) ** 2 < 30**2)[:, :, None] * np.array([120, 110, 100])
+    pixels = 40 + disc + random.normal(0, 3, (96, 80, 3))
+    if defect:
+        pixels[40:60, 30:50] = (250, 30, 30)
+    return pixels.clip(0, 255).astype(np.uint8)
+
+
+@pytest.fixture(scope="session")
+def good_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("parts") / "good"
+    folder.mkdir()
+    for index in range(8):
+        Image.fromarray(part_pixels(index)).save(folder / f"{index:03d}.png")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def detector(tiny_backbone: Path, good_folder: Path) -> Detector:
+    """A fitted detector; tests must not change it."""
+    return Detector(tiny_config(tiny_backbone), device="cpu").fit(good_folder)
