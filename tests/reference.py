@@ -1,6 +1,8 @@
 """Slow, obvious numpy versions of every kernel, to be checked by eye."""
 
 import itertools
+from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +26,7 @@ def soft_residual(queries: Floats, anchors: Floats, k: int, tau: float | None = 
         tau = float(np.median(distances))
     residuals = []
     for query, row, neighbors in zip(queries.astype(np.float64), distances, indices, strict=True):
-        weights = np.exp(-row / tau)
+        weights = np.exp(-(row - row[0]) / tau)  # the softmax does not change, and far patches do not underflow
         weights = weights / weights.sum()
         projection = sum(w * anchors[j].astype(np.float64) for w, j in zip(weights, neighbors, strict=True))
         residuals.append(np.sqrt(((query - projection) ** 2).sum()))
@@ -60,6 +62,28 @@ def optimal_radius(points: Floats, size: int) -> float:
     )
 
 
+def median(values: Sequence[float]) -> float:
+    ordered, count = sorted(values), len(values)
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+
+
+def bank_consensus(residuals: Floats) -> Floats:
+    """[B, P] -> [P]."""
+    return np.array([median(patch.tolist()) for patch in residuals.T.astype(np.float64)])
+
+
+def layer_consensus(maps: Floats, fusion: str) -> Floats:
+    """[L, P] -> [P]."""
+    fuse = {"mean": lambda values: sum(values) / len(values), "median": median, "max": max}[fusion]
+    return np.array([fuse(patch.tolist()) for patch in maps.T.astype(np.float64)])
+
+
+def robust_normalize(scores: Floats) -> Floats:
+    """[P] -> [P] in units of the median absolute deviation."""
+    centre = median(scores.tolist())
+    return (scores - centre) / median(np.abs(scores - centre).tolist())
+
+
 def top_mean(scores: Floats, ratio: float) -> float:
     count = max(1, round(ratio * scores.size))
     return float(np.sort(scores.ravel())[-count:].mean())
@@ -80,3 +104,72 @@ def bilinear(scores: Floats, height: int, width: int) -> Floats:
                 (1 - a) * scores[bottom, left] + a * scores[bottom, right]
             )
     return result
+
+
+def gaussian_blur(pixels: Floats, sigma: float) -> Floats:
+    """Columns, then rows, each continued by its mirror image d c b a | a b c d | d c b a."""
+    radius = int(4 * sigma + 0.5)
+    weights = np.array([np.exp(-(offset**2) / (2 * sigma**2)) for offset in range(-radius, radius + 1)])
+    weights = weights / weights.sum()
+
+    def blur_line(line: Floats) -> Floats:
+        return np.convolve(np.pad(line, radius, mode="symmetric"), weights, mode="valid")
+
+    columns = np.apply_along_axis(blur_line, 0, pixels.astype(np.float64))
+    return np.apply_along_axis(blur_line, 1, columns)
+
+
+def project(tokens: Floats, matrix: Floats | None) -> Floats:
+    rows = [token / np.sqrt((token**2).sum()) for token in tokens.astype(np.float64)]
+    return np.array([row if matrix is None else row @ matrix.astype(np.float64) for row in rows])
+
+
+def conformal_quantile(scores: Sequence[float], rate: Fraction) -> float:
+    """The smallest score that at most a share ``rate`` of the n + 1 exchangeable ranks lie above."""
+    count = len(scores)
+    return min(v for v in scores if Fraction(count + 1 - sum(s <= v for s in scores), count + 1) <= rate)
+
+
+def regions(heatmap: Floats, threshold: float) -> list[tuple[tuple[int, int, int, int], int, float, float]]:
+    """(box, area, peak, mean) of the 8-connected areas above ``threshold``, by flood fill, highest peak first."""
+    height, width = heatmap.shape
+    left_over = {(y, x) for y in range(height) for x in range(width) if heatmap[y, x] > threshold}
+    found = []
+    while left_over:
+        area, edge = [], [left_over.pop()]
+        while edge:
+            y, x = edge.pop()
+            area.append((y, x))
+            around = {(y + dy, x + dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)} & left_over
+            left_over -= around
+            edge.extend(around)
+        rows, columns = [y for y, _ in area], [x for _, x in area]
+        values = [float(heatmap[y, x]) for y, x in area]
+        box = (min(columns), min(rows), max(columns) + 1, max(rows) + 1)
+        found.append((box, len(area), max(values), sum(values) / len(values)))
+    return sorted(found, key=lambda region: (-region[2], region[0]))
+
+
+def procon_scores(
+    tokens: Sequence[Floats],
+    memories: Sequence[Sequence[Floats]],
+    projections: Sequence[Floats | None],
+    *,
+    k: int,
+    top_ratio: float,
+    grid: tuple[int, int],
+    input_size: tuple[int, int],
+    sigma: float,
+    image_size: tuple[int, int],
+) -> tuple[float, Floats, Floats]:
+    """Image score, map at the backbone's input, map at the image: the method of the paper from tokens [P, C] per layer.
+
+    ``memories`` holds the banks [M, D] of each layer, ``projections`` its matrix [C, D] or None.
+    """
+    layer_maps = []
+    for layer_tokens, banks, matrix in zip(tokens, memories, projections, strict=True):
+        patches = project(layer_tokens, matrix)
+        layer_maps.append(bank_consensus(np.array([soft_residual(patches, anchors, k) for anchors in banks])))
+    patch_map = layer_consensus(np.array(layer_maps), "mean")
+    input_map = gaussian_blur(bilinear(patch_map.reshape(grid), *input_size), sigma)
+    return top_mean(patch_map, top_ratio), input_map, bilinear(input_map, *image_size)

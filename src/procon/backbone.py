@@ -30,7 +30,7 @@ class Backbone:
         used = used_tensors(weights.tensors, max(self.layers))
         self._tensors = used
         self.fingerprint = fingerprint(used)
-        self._model = _build(weights.architecture, used, max(self.layers) + 1).to(device, self.dtype)
+        self._model = _build(weights, used, max(self.layers) + 1).to(device, self.dtype)
         position = used["embeddings.position_embeddings"].float()
         self._position = _resize_position(position, config.grid, bool(weights.architecture.registers))
         self._position = self._position.to(device, self.dtype)
@@ -103,11 +103,12 @@ def used_tensors(tensors: dict[str, Tensor], deepest: int) -> dict[str, Tensor]:
     }
 
 
-def _build(architecture: Architecture, tensors: dict[str, Tensor], depth: int) -> Any:
+def _build(weights: Weights, tensors: dict[str, Tensor], depth: int) -> Any:
     """A ``transformers`` model of ``depth`` blocks in eval mode with ``tensors`` in it."""
     from transformers import Dinov2Config, Dinov2WithRegistersConfig
     from transformers.utils import logging as transformers_logging
 
+    architecture = weights.architecture
     side = round((tensors["embeddings.position_embeddings"].shape[1] - 1) ** 0.5)
     settings: dict[str, Any] = {
         "hidden_size": architecture.hidden,
@@ -131,7 +132,12 @@ def _build(architecture: Architecture, tensors: dict[str, Tensor], depth: int) -
     transformers_logging.disable_progress_bar()
     try:
         model, info = Model.from_pretrained(
-            None, config=config, state_dict=dict(tensors), output_loading_info=True, dtype=torch.float32
+            None,
+            config=config,
+            state_dict=dict(tensors),
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # to name them below
+            dtype=torch.float32,
         )
     finally:
         transformers_logging.set_verbosity(level)
@@ -141,7 +147,9 @@ def _build(architecture: Architecture, tensors: dict[str, Tensor], depth: int) -
     missing = [n for n in info["missing_keys"] if not n.startswith("layernorm") and not n.endswith("mask_token")]
     problems = sorted(missing) + sorted(info["unexpected_keys"]) + [str(key) for key in info["mismatched_keys"]]
     if problems:
-        raise WeightsError(f"weights do not fit a DINOv2 of {architecture}: {', '.join(problems[:5])}")
+        raise WeightsError(
+            f"{weights.source}: does not fit a DINOv2 of {architecture}: {', '.join(problems[:5])}; get the file again"
+        )
     assert isinstance(model, nn.Module)
     return model.eval().requires_grad_(False)
 

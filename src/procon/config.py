@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from pathlib import PurePath
 from typing import Any, Literal
 
 from procon.errors import ConfigError
@@ -122,18 +123,19 @@ class Config:
             self._refuse("max_anchors", f"at least num_neighbors = {self.num_neighbors}")
 
     def _check_images(self) -> None:
-        sides = self.image_size if isinstance(self.image_size, tuple) else (self.image_size,)
+        sides = self.image_size if isinstance(self.image_size, tuple) else (self.image_size, self.image_size)
         if not (
-            len(sides) in (1, 2)
-            and all(_is_int(side) and PATCH <= side <= 4096 and side % PATCH == 0 for side in sides)
+            len(sides) == 2 and all(_is_int(side) and PATCH <= side <= 4096 and side % PATCH == 0 for side in sides)
         ):
             self._refuse(
                 "image_size", f"a multiple of {PATCH} from {PATCH} to 4088, or a (height, width) of such numbers"
             )
         if self.resize is not None and not (_is_int(self.resize) and max(self.input_size) <= self.resize <= 8192):
             self._refuse("resize", f"None or an integer from image_size = {max(self.input_size)} to 8192")
-        if self.weights is not None and not isinstance(self.weights, str):
+        if isinstance(self.weights, PurePath):
             object.__setattr__(self, "weights", str(self.weights))
+        if self.weights is not None and not (isinstance(self.weights, str) and self.weights):
+            self._refuse("weights", "None or the path of a file or folder")
         if self.backbone == CUSTOM_BACKBONE and self.weights is None:
             self._refuse("weights", f"a Hugging Face folder when backbone is {CUSTOM_BACKBONE!r}")
 

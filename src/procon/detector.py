@@ -1,5 +1,6 @@
 """The method, top to bottom: fit builds a memory of normal patches, predict asks it to explain new ones."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,8 @@ from procon.calibration import Calibration
 from procon.config import Config
 from procon.errors import BatchError, ConfigError, ImageError, ModelFileError, NotFittedError
 from procon.features import Extractor
-from procon.folders import training_images
-from procon.images import ImageLike, Picture, as_list, crop_origin, is_batch, list_images, open_each
+from procon.folders import inspection_images, training_images
+from procon.images import ImageLike, Picture, as_list, crop_origin, is_batch, open_each
 from procon.kernels.consensus import bank_consensus, layer_consensus, median, robust_normalize, top_mean
 from procon.kernels.maps import pixel_map, resize_map
 from procon.kernels.scoring import hard_residual, soft_residual
@@ -67,6 +68,11 @@ class Detector:
         report = progress or _silent
         items = _good_images(images, report, skip_bad)
         patches = self.config.grid[0] * self.config.grid[1]
+        if len(items) * patches < self.config.num_neighbors:
+            raise ConfigError(
+                f"num_neighbors must be at most the {len(items) * patches} patches of the training images, "
+                f"got {self.config.num_neighbors}"
+            )
         with FeatureStore(len(items), patches, self.extractor.dims) as store:
             for index, extracted in enumerate(self.extractor.extract(open_each(items))):
                 if isinstance(extracted, ImageError):  # readable a moment ago
@@ -75,8 +81,13 @@ class Detector:
                 report("reading images", index + 1, len(items))
             layers = tuple(self._select_anchors(store, report))
             names = tuple(_name(item, index) for index, item in enumerate(items))
+            before = self.memory, self.calibration
             self.memory = Memory(layers, names, patches)
-            self.calibration = self._calibrate(store, report)
+            try:
+                self.calibration = self._calibrate(store, report)
+            except BaseException:  # Ctrl-C too: never a new memory with an old threshold
+                self.memory, self.calibration = before
+                raise
         return self
 
     def _select_anchors(self, store: FeatureStore, report: Progress) -> Iterator[LayerMemory]:
@@ -101,7 +112,7 @@ class Detector:
             features = [layer.to(self.device) for layer in store.image(image)]
             patch_scores = self.score_patches(features, without=image)
             scores.append(float(top_mean(patch_scores, self.config.top_ratio)))
-            peaks.append(float(self._input_map(patch_scores).max()))
+            peaks.append(float(self.input_map(patch_scores).max()))
             typical.append(float(median(patch_scores, dim=0)))
             report("calibrating", image + 1, len(memory.images))
         middle = float(median(torch.tensor(typical, dtype=torch.float64), dim=0))
@@ -117,9 +128,7 @@ class Detector:
         self._fitted()
         several = is_batch(images)
         if several and isinstance(images, str | Path):
-            items: list[ImageLike] = list(list_images(Path(images), recursive=True))
-            if not items:
-                raise ImageError(f"{images}: holds no images")
+            items: list[ImageLike] = list(inspection_images(Path(images)))
         else:
             items = as_list(images)
         results = list(self.predict_each(items))
@@ -139,7 +148,7 @@ class Detector:
     def _judge(self, picture: Picture, features: list[Tensor]) -> Prediction:
         patch_scores = self.score_patches(features)
         score = float(top_mean(patch_scores, self.config.top_ratio))
-        heatmap = self._place(self._input_map(patch_scores), picture.size).cpu().numpy()
+        heatmap = self._place(self.input_map(patch_scores), picture.size).cpu().numpy()
         known = self.calibration
         if known is None:
             return Prediction(score, heatmap, None, None, None, (), picture.source)
@@ -172,7 +181,7 @@ class Detector:
             patches, anchors, self.config.num_neighbors, tau_patches=self.config.tau_patches, exclude=exclude
         )
 
-    def _input_map(self, patch_scores: Tensor) -> Tensor:
+    def input_map(self, patch_scores: Tensor) -> Tensor:
         """Patch scores [P] to pixels of the backbone's input [height, width]."""
         grid = patch_scores.view(1, *self.config.grid)
         return pixel_map(grid, self.config.input_size, self.config.blur_sigma)[0]
@@ -192,7 +201,7 @@ class Detector:
     # ------------------------------------------------------------------------------------------------- the model file
 
     def save(self, path: str | Path, *, embed_backbone: bool = False) -> Path:
-        """Write one ``.procon`` file, atomically; with ``embed_backbone`` it carries the weights and needs nothing else."""
+        """Write one ``.procon`` file, atomically; with ``embed_backbone`` it carries the weights too."""
         memory, backbone = self._fitted(), self.extractor.backbone
         tensors = memory.to_tensors()
         if embed_backbone:
@@ -251,10 +260,9 @@ def resolve_device(device: str) -> torch.device:
     """``auto`` is CUDA if there is one, else the CPU; anything else is taken at its word or refused."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        raise ConfigError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}") from None
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ConfigError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}")
+    chosen = torch.device(device)
     if chosen.type == "cuda" and (not torch.cuda.is_available() or (chosen.index or 0) >= torch.cuda.device_count()):
         raise ConfigError(f"device must be one this machine has, got {device!r}; use 'cpu' or 'auto'")
     return chosen

@@ -29,7 +29,8 @@ def _files(folder: Path) -> tuple[Path, ...]:
 def _kinds(folder: Path) -> dict[str, tuple[Path, ...]]:
     if not folder.is_dir():
         return {}
-    return {kind.name: _files(kind) for kind in sorted(folder.iterdir()) if kind.is_dir()}
+    kinds = (kind for kind in sorted(folder.iterdir()) if kind.is_dir() and not kind.name.startswith("."))
+    return {kind.name: _files(kind) for kind in kinds}
 
 
 def read_layout(folder: Path) -> Layout:
@@ -74,3 +75,16 @@ def training_images(folder: Path) -> tuple[Path, ...]:
             f"{', ...' if len(places) > 5 else ''}); name the one with the good parts"
         )
     raise ImageError(f"{folder}: holds no images; put good parts there as one of {', '.join(sorted(EXTENSIONS))}")
+
+
+def inspection_images(path: Path) -> tuple[Path, ...]:
+    """The images to score at ``path``: a file itself; of a recognised tree its test images; else all below a folder."""
+    if not path.is_dir():
+        return (path,)
+    layout = read_layout(path)
+    found = tuple(image for images in layout.test.values() for image in images)
+    if not found:
+        found = tuple(list_images(path, recursive=True))
+    if not found:
+        raise ImageError(f"{path}: holds no images; expected files ending in one of {', '.join(sorted(EXTENSIONS))}")
+    return found

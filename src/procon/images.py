@@ -62,12 +62,14 @@ def open_image(image: ImageLike) -> Picture:
     if isinstance(image, str | Path):
         return _open_path(Path(image))
     if isinstance(image, Image.Image):
-        name = getattr(image, "filename", "") or None
-        return _finish(_from_pil(image, name or "PIL image"), name)
+        return _open_pil(image)
     if isinstance(image, np.ndarray):
         return _finish(_from_array(image, "array"), None)
     if hasattr(image, "detach") and hasattr(image, "cpu"):  # a torch tensor, without importing torch
-        array = image.detach().cpu().numpy()
+        try:
+            array = image.detach().cpu().numpy()
+        except (TypeError, RuntimeError) as error:  # bfloat16, sparse, quantised ...
+            raise ImageError(f"tensor: has no numpy counterpart ({error}); convert it to uint8 or float32") from None
         if array.ndim == 3:
             if array.shape[0] not in (1, 3, 4):
                 raise ImageError(
@@ -80,13 +82,15 @@ def open_image(image: ImageLike) -> Picture:
 
 
 def _open_path(path: Path) -> Picture:
-    if not path.exists():
-        raise ImageError(f"{path}: no such file; check the path")
-    if path.is_dir():
-        raise ImageError(f"{path}: is a folder where one image was expected; pass the images inside it")
-    if path.stat().st_size == 0:
-        raise ImageError(f"{path}: is empty (0 bytes); copy the file again")
     try:
+        if not path.exists():
+            raise ImageError(f"{path}: no such file; check the path")
+        if path.is_dir():
+            raise ImageError(f"{path}: is a folder where one image was expected; pass the images inside it")
+        if not path.is_file():  # reading a pipe or a device could wait for ever
+            raise ImageError(f"{path}: is not a regular file; pass an image file")
+        if path.stat().st_size == 0:
+            raise ImageError(f"{path}: is empty (0 bytes); copy the file again")
         with Image.open(path) as image:
             _check_size(image.size, str(path))
             pixels = _from_pil(image, str(path))
@@ -103,6 +107,18 @@ def _open_path(path: Path) -> Picture:
         # IndexError, zlib.error, MemoryError ...): here each of them means one thing.
         raise ImageError(f"{path}: is damaged or incomplete ({error}); copy or export it again") from error
     return _finish(pixels, str(path))
+
+
+def _open_pil(image: Image.Image) -> Picture:
+    source = getattr(image, "filename", "") or None
+    name = source or "PIL image"
+    _check_size(image.size, name)
+    try:
+        return _finish(_from_pil(image, name), source)
+    except ImageError:
+        raise
+    except Exception as error:  # decoded only now, so all that can be wrong with a file can be wrong here
+        raise ImageError(f"{name}: cannot be decoded ({error}); open it again or convert it to RGB") from error
 
 
 def _too_large() -> str:
@@ -147,9 +163,10 @@ def _from_array(array: NDArray[Any], name: str) -> NDArray[Any]:
         array = array[:, :, None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
         raise ImageError(
-            f"{name}: shape must be [H, W] or [H, W, 1, 3 or 4], got {list(array.shape)}; one image at a time"
+            f"{name}: shape must be [H, W] or [H, W, 1, 3 or 4], got {list(array.shape)}; "
+            "pass one image at a time, channels last"
         )
-    if array.dtype == np.uint16:
+    if array.dtype.kind == "u" and array.dtype.itemsize == 2:  # in either byte order
         array = array.astype(np.float32) / 65_535
     elif np.issubdtype(array.dtype, np.floating):
         array = array.astype(np.float32)
@@ -163,7 +180,7 @@ def _from_array(array: NDArray[Any], name: str) -> NDArray[Any]:
     elif array.dtype == np.bool_:
         array = array.astype(np.uint8) * 255
     elif array.dtype != np.uint8:
-        raise ImageError(f"{name}: pixels must be uint8, uint16, bool or float, got {array.dtype}")
+        raise ImageError(f"{name}: pixels must be uint8, uint16, bool or float, got {array.dtype}; convert them")
     if array.shape[2] == 1:
         return np.repeat(array, 3, axis=2)
     if array.shape[2] == 4:
@@ -171,7 +188,7 @@ def _from_array(array: NDArray[Any], name: str) -> NDArray[Any]:
         if array.dtype == np.uint8:
             alpha = array[:, :, 3:].astype(np.uint16)
             return np.asarray((array[:, :, :3] * alpha + 127) // 255, np.uint8)
-        return array[:, :, :3] * array[:, :, 3:]
+        return np.asarray(array[:, :, :3] * array[:, :, 3:])
     return array
 
 
@@ -236,19 +253,23 @@ def as_list(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
 
 def list_images(folder: Path, recursive: bool = False) -> Sequence[Path]:
     """Image files in ``folder`` in natural order (2 before 10), hidden ones left out."""
-    if not folder.exists():
+    if not folder.is_dir():
         raise ImageError(f"{folder}: no such folder; check the path")
-    found = folder.rglob("*") if recursive else folder.iterdir()
+    names = {path: path.relative_to(folder) for path in (folder.rglob("*") if recursive else folder.iterdir())}
     return sorted(
         (
             path
-            for path in found
-            if path.suffix.lower() in EXTENSIONS and not path.name.startswith(".") and path.is_file()
+            for path, name in names.items()
+            if path.suffix.lower() in EXTENSIONS
+            and not any(part.startswith(".") for part in name.parts)
+            and path.is_file()
         ),
-        key=lambda path: [
-            (int(run), "") if run.isdecimal() else (-1, run) for run in _digit_runs(str(path.relative_to(folder)))
-        ],
+        key=lambda path: (_natural(str(names[path])), str(names[path])),  # 1 and 01 are equal numbers, not equal names
     )
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    return [(int(run), "") if run.isdecimal() else (-1, run) for run in _digit_runs(text)]
 
 
 def _digit_runs(text: str) -> list[str]:

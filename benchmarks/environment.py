@@ -1,0 +1,52 @@
+"""What every row of a results file says about where it was measured."""
+
+import csv
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def environment() -> dict[str, str]:
+    """Hardware, versions, threads and commit, the same keys in every file."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    )
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return {
+        "device": device,
+        "cpu": _cpu(),
+        "threads": str(torch.get_num_threads()),
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "python": platform.python_version(),
+        "commit": commit.stdout.strip() or "unknown",
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()} x{len(names)}"
+
+
+def write_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """Write ``results/<name>.csv``, each row with the environment behind its own columns."""
+    here = environment()
+    complete = [{**row, **here} for row in rows]
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(complete[0]))
+        writer.writeheader()
+        writer.writerows(complete)
+    return path

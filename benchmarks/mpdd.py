@@ -1,0 +1,162 @@
+"""Accuracy on MPDD against the figures a correct pipeline must reach.
+
+    python benchmarks/mpdd.py --data DIR_OF_MPDD --weights dinov2_vits14_dav2_fp16.safetensors
+
+Prints our numbers beside the expected ones and writes ``benchmarks/results/mpdd.csv``. The expected figures were
+measured with the same ViT-S/14 weights (the encoder of Depth Anything V2 Small) on 1024-pixel originals; copies at other
+sizes may move P-AP and P-F1 of the brackets, whose defects are a few pixels, by two or three points.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from environment import write_rows
+from numpy.typing import NDArray
+from PIL import Image
+from scipy import ndimage
+from sklearn.metrics import average_precision_score, precision_recall_curve, roc_auc_score
+
+from procon import Config, Detector
+from procon.folders import read_layout
+from procon.images import open_each
+from procon.kernels.consensus import top_mean
+
+COLUMNS = ("i_auroc", "i_ap", "i_f1", "p_auroc", "p_ap", "p_f1", "aupro", "pauroc30")
+EXPECTED = {  # percent
+    ("metal_plate", 0.01, "hard"): (100.00, 100.00, 100.00, 99.08, 95.03, 88.42, 95.44, 97.06),
+    ("metal_plate", 0.01, "soft"): (100.00, 100.00, 100.00, 99.53, 97.02, 90.83, 97.07, 98.45),
+    ("metal_plate", 0.05, "soft"): (100.00, 100.00, 100.00, 99.49, 96.77, 90.47, 97.01, 98.31),
+    ("bracket_white", 0.01, "hard"): (100.00, 100.00, 100.00, 99.28, 14.28, 28.08, 90.84, 97.64),
+    ("bracket_white", 0.01, "soft"): (100.00, 100.00, 100.00, 99.18, 10.99, 22.53, 90.09, 97.42),
+    ("bracket_white", 0.05, "soft"): (100.00, 100.00, 100.00, 99.05, 12.98, 24.98, 88.38, 96.92),
+    ("bracket_black", 0.01, "hard"): (85.31, 91.60, 80.95, 95.31, 15.04, 26.79, 90.17, 85.89),
+    ("bracket_black", 0.01, "soft"): (84.51, 91.01, 80.95, 95.20, 14.45, 26.09, 91.11, 85.51),
+    ("bracket_black", 0.05, "soft"): (91.16, 94.68, 87.50, 96.90, 16.28, 26.56, 93.94, 89.82),
+    ("bracket_brown", 0.01, "hard"): (97.89, 98.51, 99.03, 87.25, 10.86, 17.76, 72.96, 63.09),
+    ("bracket_brown", 0.01, "soft"): (97.29, 97.73, 99.03, 88.21, 10.22, 17.24, 77.55, 64.83),
+    ("bracket_brown", 0.05, "soft"): (97.74, 98.34, 99.03, 86.83, 11.39, 17.89, 75.35, 62.05),
+}
+WITHIN = {"metal_plate": 0.7}  # points; the brackets get 3
+
+
+def max_f1(labels: NDArray[Any], scores: NDArray[Any]) -> float:
+    precision, recall, _ = precision_recall_curve(labels, scores)
+    return float((2 * precision * recall / np.maximum(precision + recall, 1e-12)).max())
+
+
+def aupro(maps: NDArray[Any], masks: NDArray[Any], limit: float = 0.3) -> float:
+    """Area under the per-region overlap up to a false-positive rate of ``limit``: every threshold, 8-connected regions."""
+    weight = np.zeros(masks.shape)  # what a pixel adds to the mean overlap of all regions
+    regions = 0
+    for index, mask in enumerate(masks):
+        labels, count = ndimage.label(mask, np.ones((3, 3)))
+        sizes = np.bincount(labels.ravel())
+        inside = labels > 0
+        weight[index][inside] = 1 / sizes[labels[inside]]
+        regions += count
+    order = np.argsort(-maps.ravel(), kind="stable")
+    values = maps.ravel()[order]
+    overlap = np.cumsum(weight.ravel()[order]) / regions
+    false = np.cumsum(~masks.ravel()[order]) / (~masks).sum()
+    last = np.append(values[1:] != values[:-1], True)  # one point per distinct threshold
+    x, y = np.append(0, false[last]), np.append(0, overlap[last])
+    inside = x <= limit
+    x, y = np.append(x[inside], limit), np.append(y[inside], np.interp(limit, x, y))
+    return float(np.trapezoid(y, x) / limit)
+
+
+def pauroc30(maps: NDArray[Any], masks: NDArray[Any]) -> float:
+    """The pixel ROC up to a false-positive rate of 0.3, divided by 0.3: what the paper prints as AUPRO."""
+    from sklearn.metrics import roc_curve
+
+    x, y, _ = roc_curve(masks.ravel(), maps.ravel(), drop_intermediate=False)
+    inside = x <= 0.3
+    x, y = np.append(x[inside], 0.3), np.append(y[inside], np.interp(0.3, x, y))
+    return float(np.trapezoid(y, x) / 0.3)
+
+
+def measure(category: Path, config: Config) -> dict[str, Any]:
+    layout = read_layout(category)
+    started = time.perf_counter()
+    detector = Detector(config).fit(category)
+    fitted = time.perf_counter()
+    labels, scores, maps, masks = [], [], [], []
+    for kind, images in layout.test.items():
+        files = {path.stem.removesuffix("_mask"): path for path in layout.masks.get(kind, ())}
+        for path, extracted in zip(images, detector.extractor.extract(open_each(images)), strict=True):
+            assert isinstance(extracted, tuple)
+            patches = detector.score_patches(extracted[1])
+            labels.append(kind != "good")
+            scores.append(float(top_mean(patches, config.top_ratio)))
+            maps.append(detector.input_map(patches).cpu().numpy())
+            masks.append(read_mask(files[path.stem], config.input_size) if kind != "good" else None)
+    scored = time.perf_counter()
+    stacked = np.stack(maps)
+    truth = np.stack([np.zeros(stacked.shape[1:], bool) if mask is None else mask for mask in masks])
+    values = (
+        roc_auc_score(labels, scores),
+        average_precision_score(labels, scores),
+        max_f1(np.array(labels), np.array(scores)),
+        roc_auc_score(truth.ravel(), stacked.ravel()),
+        average_precision_score(truth.ravel(), stacked.ravel()),
+        max_f1(truth.ravel(), stacked.ravel()),
+        aupro(stacked, truth),
+        pauroc30(stacked, truth),
+    )
+    return {
+        **{name: round(100 * float(value), 2) for name, value in zip(COLUMNS, values, strict=True)},
+        "train": len(layout.train),
+        "test": len(labels),
+        "fit_s": round(fitted - started, 1),
+        "score_ms": round(1000 * (scored - fitted) / len(labels)),
+    }
+
+
+def read_mask(path: Path, size: tuple[int, int]) -> NDArray[np.bool_]:
+    mask = Image.open(path).convert("L").resize((size[1], size[0]), Image.Resampling.NEAREST)
+    return np.asarray(mask) > 127
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with the MPDD categories in it")
+    parser.add_argument("--weights", required=True)
+    parser.add_argument("--categories", nargs="+", default=["metal_plate", "bracket_white", "bracket_brown"])
+    parser.add_argument("--ratios", nargs="+", type=float, default=[0.01])
+    parser.add_argument("--readouts", nargs="+", default=["soft"])
+    arguments = parser.parse_args()
+    rows, failures = [], 0
+    print(f"{'':32}" + "".join(f"{name:>9}" for name in COLUMNS))
+    for category in arguments.categories:
+        for ratio in arguments.ratios:
+            for readout in arguments.readouts:
+                config = Config(
+                    backbone="dinov2-small",
+                    weights=arguments.weights,
+                    coreset_ratio=ratio,
+                    banks=3,
+                    readout=readout,
+                )
+                result = measure(arguments.data / category, config)
+                expected = EXPECTED[category, ratio, readout]
+                limit = WITHIN.get(category, 3.0)
+                ok = all(abs(result[name] - value) <= limit for name, value in zip(COLUMNS, expected, strict=True))
+                failures += not ok
+                name = f"{category} {ratio:.0%} {readout}"
+                print(f"{name:32}" + "".join(f"{result[column]:9.2f}" for column in COLUMNS))
+                verdict = f"within {limit}" if ok else f"NOT within {limit}"
+                print(f"{'  expected, ' + verdict:32}" + "".join(f"{value:9.2f}" for value in expected), flush=True)
+                rows.append(
+                    {"category": category, "ratio": ratio, "readout": readout, **result, "limit": limit, "ok": ok}
+                    | {"backbone": "ViT-S/14 (Depth Anything V2)"}
+                )
+    print(f"wrote {write_rows('mpdd', rows)}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

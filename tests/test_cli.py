@@ -1,0 +1,308 @@
+"""The command line as a user meets it: exact exit codes, files that are whole or absent, errors that name the remedy."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from procon import Config, Detector, ImageError, Prediction
+from procon.cli import fit, main
+from tests.conftest import part_pixels, tiny_config
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run `procon ARGS` in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["procon", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def flags(tiny_backbone: Path) -> list[str]:
+    config = tiny_config(tiny_backbone)
+    layers = ",".join(map(str, config.layers))
+    return [
+        *("--backbone", config.backbone, "--weights", str(tiny_backbone), "--image-size", str(config.image_size)),
+        *(f"--layers={layers}", "--banks", "2", "--coreset-ratio", "0.3", "--num-neighbors", "3"),
+    ]
+
+
+@pytest.fixture
+def model(detector: Detector, tmp_path: Path) -> Path:
+    return detector.save(tmp_path / "part.procon")
+
+
+def leftovers(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.name.endswith(".partial")]
+
+
+def test_help_needs_no_heavy_import() -> None:
+    code = "import sys; sys.argv = ['procon', '--help']\nfrom procon.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    code += "heavy = {'torch', 'transformers', 'scipy', 'numpy', 'PIL', 'rich'} & set(sys.modules)\nassert heavy <= {'numpy'}, heavy"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "fit" in done.stdout and "predict" in done.stdout
+
+
+def test_every_setting_has_a_flag_and_no_default_of_its_own() -> None:
+    import inspect
+
+    parameters = inspect.signature(fit).parameters
+    for field in fields(Config):
+        assert parameters[field.name].default is None, f"--{field.name} must default to None: Config has the default"
+
+
+def test_fit_writes_the_model_the_api_writes(
+    run: Run, flags: list[str], good_folder: Path, detector: Detector, tmp_path: Path
+) -> None:
+    code, out, err = run("fit", good_folder, "-o", tmp_path / "a.procon", *flags)
+    assert code == 0, err
+    assert "next: procon predict" in out
+    assert "8 images, 200 patches; 2 x 2 banks of 60 anchors" in err
+    assert "of memory" in err
+    detector.save(tmp_path / "b.procon")
+    assert (tmp_path / "a.procon").read_bytes() == (tmp_path / "b.procon").read_bytes()
+
+
+def test_predict_writes_table_lines_overlays_and_page(run: Run, model: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new" / "line 1"
+    new.mkdir(parents=True)
+    Image.fromarray(part_pixels(50)).save(new / "ok.png")
+    Image.fromarray(part_pixels(51, defect=True)).save(new / "bad.png")
+    Image.fromarray(part_pixels(52)).save(new / "bad.bmp")  # the same stem: its overlay must not overwrite the other
+    code, out, err = run("predict", model, tmp_path / "new", "-o", tmp_path / "out")
+    assert code == 0, err
+    with (tmp_path / "out" / "scores.csv").open() as stream:
+        table = list(csv.DictReader(stream))
+    lines = [json.loads(line) for line in (tmp_path / "out" / "scores.jsonl").read_text().splitlines()]
+    assert [row["source"] for row in table] == [line["source"] for line in lines]
+    assert [float(row["score"]) for row in table] == [line["score"] for line in lines]
+    assert {Path(line["source"]).name: line["is_anomalous"] for line in lines} == {
+        "ok.png": False,
+        "bad.png": True,
+        "bad.bmp": False,
+    }
+    overlays = sorted(path.name for path in (tmp_path / "out" / "overlays").rglob("*.png"))
+    assert overlays == ["bad.bmp.png", "bad.png.png", "ok.png"]
+    painted = np.asarray(Image.open(tmp_path / "out" / "overlays" / "line 1" / "bad.png.png"))
+    assert painted.shape == (96, 80, 3)
+    assert (painted != part_pixels(51, defect=True)).any()
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert page.count("data:image/jpeg;base64,") == 6 and "http" not in page
+    assert "3 images, 1 anomalous" in out
+
+
+def test_good_parts_do_not_glow(run: Run, model: Path, detector: Detector, tmp_path: Path) -> None:
+    """A training image is explained by its own anchors, so its overlay is the image itself."""
+    Image.fromarray(part_pixels(0)).save(tmp_path / "good.png")
+    run("predict", model, tmp_path / "good.png", "-o", tmp_path / "out")
+    painted = np.asarray(Image.open(tmp_path / "out" / "overlays" / "good.png")).astype(int)
+    assert np.abs(painted - part_pixels(0)).max() <= 1
+
+
+def test_predict_prints_json_lines(run: Run, model: Path, good_folder: Path) -> None:
+    code, out, _ = run("predict", model, good_folder, "--json")
+    assert code == 0
+    assert len([json.loads(line) for line in out.splitlines()]) == 8
+
+
+BAD: dict[str, Callable[[Path], object]] = {
+    "text.png": lambda path: path.write_text("not an image"),
+    "empty.jpg": lambda path: path.write_bytes(b""),
+    "random.png": lambda path: path.write_bytes(bytes(range(256)) * 4),
+    "cut.png": lambda path: (Image.fromarray(part_pixels(1)).save(path), os.truncate(path, 300)),
+    "cut.jpg": lambda path: (Image.fromarray(part_pixels(1)).save(path), os.truncate(path, 600)),
+    "cut.bmp": lambda path: (Image.fromarray(part_pixels(1)).save(path), os.truncate(path, 600)),
+    "pixel.png": lambda path: Image.new("RGB", (1, 1)).save(path),
+    "sliver.png": lambda path: Image.new("RGB", (500, 5)).save(path),
+    "panorama.png": lambda path: Image.new("L", (40_000, 20)).save(path),
+    "moving.gif": lambda path: Image.new("L", (30, 30)).save(
+        path, save_all=True, append_images=[Image.new("L", (30, 30), 255)]
+    ),
+    "pages.tif": lambda path: Image.new("L", (30, 30)).save(
+        path, save_all=True, append_images=[Image.new("L", (30, 30), 255)]
+    ),
+    "float.tif": lambda path: Image.fromarray(np.full((30, 30), 1e6, np.float32)).save(path),
+    "nan.tif": lambda path: Image.fromarray(np.full((30, 30), np.nan, np.float32)).save(path),
+    "wide.tif": lambda path: Image.fromarray(np.full((30, 30), 2**20, np.int32)).save(path),
+}
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Two good images among every kind of bad one."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    for name, write in BAD.items():
+        write(folder / name)
+    Image.fromarray(part_pixels(60)).save(folder / "a.png")
+    Image.fromarray(part_pixels(61)).save(folder / "z.png")
+    return folder
+
+
+def test_predict_reports_each_bad_image_and_scores_the_rest(run: Run, model: Path, mixed: Path, tmp_path: Path) -> None:
+    code, _, err = run("predict", model, mixed, "-o", tmp_path / "out")
+    assert code == 2
+    for name in BAD:
+        assert f"error: {mixed / name}: " in err
+    with (tmp_path / "out" / "scores.csv").open() as stream:
+        rows = {Path(row["source"]).name: row for row in csv.DictReader(stream)}
+    assert set(rows) == {*BAD, "a.png", "z.png"}
+    assert all(bool(row["error"]) == (name in BAD) == (row["score"] == "") for name, row in rows.items())
+    assert sorted(path.name for path in (tmp_path / "out" / "overlays").iterdir()) == ["a.png", "z.png"]
+    assert not leftovers(tmp_path)
+
+
+def test_fit_refuses_bad_images_before_work_or_leaves_them_out(
+    run: Run, flags: list[str], mixed: Path, tmp_path: Path
+) -> None:
+    code, _, err = run("fit", mixed, "-o", tmp_path / "a.procon", *flags)
+    assert code == 2
+    assert f"{len(BAD)} images cannot be used" in err and all(name in err for name in BAD)
+    assert not (tmp_path / "a.procon").exists() and not leftovers(tmp_path)
+    code, _, err = run("fit", mixed, "-o", tmp_path / "a.procon", "--skip-bad", *flags)
+    assert code == 0, err
+    assert "fitted on 2 good images" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fit", "{empty}"], "holds no images"),
+        (["fit", "{missing}"], "no such"),
+        (["fit", "{good}", "--image-size", "400"], "image_size must be a multiple of 14"),
+        (["fit", "{good}", "--image-size", "big"], "image_size must be integers"),
+        (["fit", "{good}", "--layers", "a"], "layers must be integers"),
+        (["fit", "{good}", "--banks", "0"], "banks must be an integer of at least 1, got 0"),
+        (["fit", "{good}", "--backbone", "resnet"], "backbone must be one of"),
+        (["fit", "{good}", "--readout", "medium"], "readout must be one of"),
+        (["fit", "{good}", "--coreset-ratio", "5"], "coreset_ratio must be"),
+        (["fit", "{good}", "--weights", "{missing}"], "no such file or folder"),
+        (["fit", "{good}", "--device", "tpu"], "device must be"),
+        (["fit", "{good}", "-o", "{empty}"], "--output must be a file"),
+        (["predict", "{missing}", "{good}"], "no such model file"),
+        (["predict", "{text}", "{good}"], "is not a ProCon model"),
+        (["predict", "{cut}", "{good}"], "is truncated"),
+        (["predict", "{flipped}", "{good}"], "is corrupted"),
+        (["predict", "{model}", "{missing}"], "no such file"),
+        (["predict", "{model}", "{empty}"], "holds no images"),
+        (["predict", "{model}", "{good}", "-o", "{text}"], "--output must be a folder"),
+        (["info", "{text}"], "is not a ProCon model"),
+        (["check", "{missing}"], "no such folder"),
+        (["check", "{empty}"], "no images at all"),
+        (["fit"], "Missing argument"),
+        (["fly"], "No such command"),
+    ],
+)
+def test_errors_exit_with_2_and_say_what_to_do(
+    arguments: list[str], words: str, run: Run, model: Path, good_folder: Path, tmp_path: Path
+) -> None:
+    places = {name: tmp_path / name for name in ("missing", "empty", "text", "cut", "flipped")}
+    places["empty"].mkdir()
+    places["text"].write_text("hello")
+    whole = model.read_bytes()
+    places["cut"].write_bytes(whole[:-100])
+    places["flipped"].write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+    before = set(tmp_path.rglob("*"))
+    code, _, err = run(*(text.format(good=good_folder, model=model, **places) for text in arguments))
+    assert code == 2
+    assert words in err
+    assert "Traceback" not in err
+    assert set(tmp_path.rglob("*")) == before, "something was left behind"
+
+
+def test_ctrl_c_keeps_what_was_scored(
+    run: Run, model: Path, good_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Detector.predict_each
+
+    def interrupted(self: Detector, images: object) -> Iterator[Prediction | ImageError]:
+        for index, result in enumerate(original(self, images)):  # type: ignore[arg-type]
+            if index == 3:
+                raise KeyboardInterrupt
+            yield result
+
+    monkeypatch.setattr(Detector, "predict_each", interrupted)
+    code, _, err = run("predict", model, good_folder, "-o", tmp_path / "out")
+    assert code == 130
+    assert "interrupted after 3 of 8 images" in err
+    assert len((tmp_path / "out" / "scores.jsonl").read_text().splitlines()) == 3
+    assert not leftovers(tmp_path)
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_real_process_leaves_no_half_model(flags: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "good"
+    folder.mkdir()
+    for index in range(400):
+        Image.fromarray(part_pixels(index)).save(folder / f"{index}.png")
+    code = "from procon.cli import main; main()"
+    command = [sys.executable, "-c", code, "fit", str(folder), "-o", str(tmp_path / "a.procon"), *flags]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while "patches" not in process.stderr.readline():  # the plan is printed: work begins
+        assert process.poll() is None
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert [path.name for path in tmp_path.iterdir()] == ["good"]
+
+
+def test_info_tells_what_the_file_holds(run: Run, model: Path, tiny_backbone: Path) -> None:
+    code, out, _ = run("info", model)
+    assert code == 0
+    assert "8 good images, 25 patches each" in out and "threshold" in out and str(tiny_backbone) in out
+    code, out, _ = run("info", model, "--json")
+    assert json.loads(out)["config"]["banks"] == 2
+
+
+def test_check_names_layouts_counts_and_problems(run: Run, tmp_path: Path, mixed: Path) -> None:
+    tree = tmp_path / "part"
+    for folder in ("train/good", "test/good", "test/dent", "ground_truth/dent"):
+        (tree / folder).mkdir(parents=True)
+    for path in ("train/good/0.png", "test/good/0.png", "test/dent/0.png", "ground_truth/dent/0_mask.png"):
+        Image.fromarray(part_pixels(0)).save(tree / path)
+    code, out, err = run("check", tree)
+    assert code == 0, err
+    assert "MVTec tree" in out and "nothing wrong" in out and "4 images" not in out
+    Image.fromarray(part_pixels(0)).save(tree / "test/dent/1.png")
+    Image.fromarray(part_pixels(0)).save(tree / "ground_truth/dent/7_mask.png")
+    Image.new("L", (50, 50)).save(tree / "ground_truth/dent/0_mask.png")
+    code, _, err = run("check", tree)
+    assert code == 2
+    assert "1.png: has no mask" in err
+    assert "7_mask.png: is a mask without an image" in err
+    assert "0_mask.png: is 50 x 50 pixels, its image 80 x 96" in err
+    code, _, err = run("check", mixed)
+    assert code == 2 and err.count("problem:") == len(BAD)
+
+
+def test_embedded_backbone_needs_no_weights(
+    run: Run, good_folder: Path, detector: Detector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = detector.save(tmp_path / "whole.procon", embed_backbone=True)
+    monkeypatch.setattr("procon.backbone.find_weights", lambda *_: pytest.fail("weights were looked for"))
+    code, out, err = run("predict", path, good_folder, "--json")
+    assert code == 0, err
+    assert json.loads(out.splitlines()[0])["score"] == detector.predict(good_folder / "000.png").score

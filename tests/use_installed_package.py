@@ -1,0 +1,45 @@
+"""Run by `make wheel` with the Python of an environment that holds only the built wheel: the package as a user gets it."""
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import procon
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def main() -> None:
+    assert REPOSITORY / "src" not in Path(procon.__file__).parents, "the sources were imported, not the wheel"
+    for module in pkgutil.walk_packages(procon.__path__, "procon."):
+        importlib.import_module(module.name)
+    command = [str(Path(sys.executable).parent / "procon")]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        weights = random_backbone(folder / "backbone")
+        procon.parts.write_set(folder / "parts", train=4, good=1, defects_per_kind=1, size=64)  # type: ignore[attr-defined]
+        flags = ["--backbone", "dinov2-custom", "--weights", str(weights), "--image-size", "70", "--layers=-1,-2"]
+        subprocess.run([*command, "fit", str(folder / "parts"), "-o", str(folder / "a.procon"), *flags], check=True)
+        subprocess.run(
+            [*command, "predict", str(folder / "a.procon"), str(folder / "parts"), "-o", str(folder / "out")],
+            check=True,
+        )
+        assert (folder / "out" / "index.html").is_file()
+        assert len((folder / "out" / "scores.csv").read_text().splitlines()) == 5
+    sys.stdout.write("the installed package works\n")
+
+
+def random_backbone(folder: Path) -> Path:
+    """A random DINOv2 of two blocks as a Hugging Face folder."""
+    from transformers import Dinov2Config, Dinov2Model
+
+    config = Dinov2Config(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=70, patch_size=14)
+    Dinov2Model(config).save_pretrained(folder)
+    return folder
+
+
+if __name__ == "__main__":
+    main()
