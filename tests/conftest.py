@@ -1,10 +1,12 @@
 """Shared fixtures: a tiny random DINOv2 on disk and a few small parts, so that every path runs offline in seconds."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from procon import Config, Detector
@@ -42,13 +44,13 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tiny_config(weights: Path, **settings: object) -> Config:
     """A configuration that runs in milliseconds."""
-    defaults: dict[str, object] = dict(
+    defaults: dict[str, Any] = dict(
         backbone="dinov2-custom", image_size=SIDE, layers=(-1, -3), banks=2, coreset_ratio=0.3, num_neighbors=3
     )
-    return Config(weights=str(weights), **{**defaults, **settings})  # type: ignore[arg-type]
+    return Config(weights=str(weights), **{**defaults, **settings})
 
 
-def part_pixels(seed: int, defect: bool = False) -> np.ndarray:  # type: ignore[type-arg]
+def part_pixels(seed: int, defect: bool = False) -> NDArray[np.uint8]:
     """A grey disc on a dark ground with a little noise, uint8 [96, 80, 3]; a defect is a bright square."""
     random = np.random.default_rng(seed)
     y, x = np.mgrid[:96, :80]
@@ -56,7 +58,7 @@ def part_pixels(seed: int, defect: bool = False) -> np.ndarray:  # type: ignore[
     pixels = 40 + disc + random.normal(0, 3, (96, 80, 3))
     if defect:
         pixels[40:60, 30:50] = (250, 30, 30)
-    return pixels.clip(0, 255).astype(np.uint8)
+    return np.asarray(pixels.clip(0, 255), np.uint8)
 
 
 @pytest.fixture(scope="session")

@@ -74,8 +74,10 @@ def bank_consensus(residuals: Floats) -> Floats:
 
 def layer_consensus(maps: Floats, fusion: str) -> Floats:
     """[L, P] -> [P]."""
-    fuse = {"mean": lambda values: sum(values) / len(values), "median": median, "max": max}[fusion]
-    return np.array([fuse(patch.tolist()) for patch in maps.T.astype(np.float64)])
+    patches = [patch.tolist() for patch in maps.T.astype(np.float64)]
+    if fusion == "mean":
+        return np.array([sum(values) / len(values) for values in patches])
+    return np.array([median(values) if fusion == "median" else max(values) for values in patches])
 
 
 def robust_normalize(scores: Floats) -> Floats:

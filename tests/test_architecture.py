@@ -17,7 +17,9 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("images", "folders", "weights", "pypi_weights", "backbone", "render", "regions", "parts"),
     (
         "kernels.projection",
+        "kernels.triton_neighbors",
         "kernels.neighbors",
+        "kernels.triton_coreset",
         "kernels.coreset",
         "kernels.consensus",
         "kernels.scoring",
@@ -29,7 +31,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("cli",),
 )
 
-# A module that may import one listed after it, when a function runs: weights fall back to a source that reads with them.
+# Imports of a module listed later, made when a function runs: weights fall back to a source that reads with them.
 LATE = {("weights", "pypi_weights")}
 
 ORDER = {module: place for place, module in enumerate(module for level in LEVELS for module in level)}

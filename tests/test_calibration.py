@@ -49,10 +49,12 @@ def test_no_more_is_promised_than_the_images_carry(images: int, rate: float, pro
 
 
 @pytest.mark.parametrize("images", range(1, 400, 7))
-def test_at_the_smallest_rate_the_threshold_is_the_largest_score(images: int) -> None:
-    # Rounding of 1 / (n + 1) must not push the rank to n + 1 or down to n - 1, for any n.
-    known = calibrate([float(score) for score in range(images)], 1e-6)
-    assert known.threshold == images - 1
+def test_rounding_never_moves_the_rank(images: int) -> None:
+    ranks = tuple(float(rank) for rank in range(1, images + 1))
+    for percent in range(1, 100):
+        promised = max(Fraction(percent, 100), Fraction(1, images + 1))
+        exact = math.ceil((images + 1) * (1 - promised))
+        assert Calibration(ranks, ranks, 0.0, percent / 100).threshold == exact
 
 
 def test_one_image() -> None:

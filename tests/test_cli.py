@@ -1,4 +1,4 @@
-"""The command line as a user meets it: exact exit codes, files that are whole or absent, errors that name the remedy."""
+"""The command line as a user meets it: exit codes, files that are whole or absent, errors that name the remedy."""
 
 import csv
 import json
@@ -57,8 +57,9 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 def test_help_needs_no_heavy_import() -> None:
-    code = "import sys; sys.argv = ['procon', '--help']\nfrom procon.cli import main\ntry: main()\nexcept SystemExit: pass\n"
-    code += "heavy = {'torch', 'transformers', 'scipy', 'numpy', 'PIL', 'rich'} & set(sys.modules)\nassert heavy <= {'numpy'}, heavy"
+    code = "import sys; sys.argv = ['procon', '--help']\nfrom procon.cli import main\n"
+    code += "try: main()\nexcept SystemExit: pass\n"
+    code += "heavy = {'torch', 'transformers', 'scipy', 'PIL', 'rich'} & set(sys.modules)\nassert not heavy, heavy"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "fit" in done.stdout and "predict" in done.stdout
@@ -126,13 +127,18 @@ def test_predict_prints_json_lines(run: Run, model: Path, good_folder: Path) -> 
     assert len([json.loads(line) for line in out.splitlines()]) == 8
 
 
+def truncated(path: Path, size: int) -> None:
+    Image.fromarray(part_pixels(1)).save(path)
+    os.truncate(path, size)
+
+
 BAD: dict[str, Callable[[Path], object]] = {
     "text.png": lambda path: path.write_text("not an image"),
     "empty.jpg": lambda path: path.write_bytes(b""),
     "random.png": lambda path: path.write_bytes(bytes(range(256)) * 4),
-    "cut.png": lambda path: (Image.fromarray(part_pixels(1)).save(path), os.truncate(path, 300)),
-    "cut.jpg": lambda path: (Image.fromarray(part_pixels(1)).save(path), os.truncate(path, 600)),
-    "cut.bmp": lambda path: (Image.fromarray(part_pixels(1)).save(path), os.truncate(path, 600)),
+    "cut.png": lambda path: truncated(path, 300),
+    "cut.jpg": lambda path: truncated(path, 600),
+    "cut.bmp": lambda path: truncated(path, 600),
     "pixel.png": lambda path: Image.new("RGB", (1, 1)).save(path),
     "sliver.png": lambda path: Image.new("RGB", (500, 5)).save(path),
     "panorama.png": lambda path: Image.new("L", (40_000, 20)).save(path),

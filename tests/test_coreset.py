@@ -152,10 +152,10 @@ def test_sizes_out_of_range_are_refused(size: int) -> None:
 
 @pytest.mark.parametrize("start", [-1, 5])
 def test_starts_out_of_range_are_refused(start: int) -> None:
-    with pytest.raises(ValueError, match="starts must be .* got"):
+    with pytest.raises(ValueError, match=r"starts must be .* got"):
         k_center(torch.ones(5, 2), 2, [0, start])
 
 
 def test_a_block_that_can_make_no_pick_is_refused() -> None:
-    with pytest.raises(ValueError, match="block must be .* got 0"):
+    with pytest.raises(ValueError, match=r"block must be .* got 0"):
         k_center(torch.ones(5, 2), 2, [0], block=0)

@@ -2,6 +2,7 @@ import itertools
 import os
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -226,7 +227,6 @@ BAD_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "folder": ("a.png", Path.mkdir, "pass the images inside"),
     "missing": ("a.png", lambda path: None, "check the path"),
     "name too long for any file": ("a" * 5000, lambda path: None, "copy or export"),
-    "pipe": ("a.png", os.mkfifo, "pass an image file"),
     "32-bit tiff out of range": (
         "a.tif",
         saved(Image.fromarray(np.full((20, 20), 70_000, np.int32))),
@@ -250,7 +250,14 @@ def test_a_bad_file_is_named_with_a_remedy(tmp_path: Path, case: str) -> None:
     assert remedy in str(caught.value)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.png")
+    with pytest.raises(ImageError, match=r"a\.png: is not a regular file; pass an image file"):
+        open_image(tmp_path / "a.png")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
 def test_a_file_without_permission(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     NOISE.save(path)
@@ -490,6 +497,21 @@ def test_a_consumer_that_stops_early_leaves_nothing_behind() -> None:
     assert next(taken) <= 2 + 4 + 1  # two used, a few ahead
 
 
+def test_stopping_does_not_wait_for_what_nobody_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    def slow(image: NDArray[np.uint8]) -> Picture:
+        started.append(image)
+        time.sleep(0.02)
+        return Picture(image)
+
+    monkeypatch.setattr("procon.images.open_image", slow)
+    opened = open_each([RGB] * 100, ahead=50)
+    next(opened)
+    opened.close()  # type: ignore[attr-defined]
+    assert len(started) < 25  # of the 51 that were waiting
+
+
 def test_an_error_of_the_source_passes_through() -> None:
     def broken() -> Iterator[NDArray[np.uint8]]:
         yield GREY
@@ -498,3 +520,11 @@ def test_an_error_of_the_source_passes_through() -> None:
     with pytest.raises(ConnectionError, match="the camera is gone"):
         list(open_each(broken()))
     assert not decoding_threads()
+
+
+def test_a_program_dressed_as_an_image_is_not_opened(tmp_path: Path) -> None:
+    """Pillow hands PostScript to an interpreter; a renamed one must not get that far."""
+    script = tmp_path / "part.png"
+    script.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 100 100\nshowpage\n")
+    with pytest.raises(ImageError, match="not an image Pillow can read"):
+        open_image(script)

@@ -21,7 +21,9 @@ def test_blur_equals_scipy_and_the_reference(sigma: float, shape: tuple[int, int
     pixels = make_maps(1, 1, *shape)
     found = gaussian_blur(pixels, sigma)[0].numpy()
     image = pixels[0].double().numpy()
-    np.testing.assert_allclose(found, ndimage.gaussian_filter(image, sigma, mode="reflect", truncate=4.0), rtol=TOLERANCE)
+    np.testing.assert_allclose(
+        found, ndimage.gaussian_filter(image, sigma, mode="reflect", truncate=4.0), rtol=TOLERANCE
+    )
     np.testing.assert_allclose(found, reference.gaussian_blur(image, sigma), rtol=TOLERANCE)
 
 

@@ -136,13 +136,13 @@ def make_memory() -> Memory:
 def test_own_anchors_of_an_image() -> None:
     memory = make_memory()
     first, second = memory.layers
-    assert memory.own(first, 0, None) is None
-    assert [memory.own(first, 0, image).tolist() for image in range(3)] == [  # type: ignore[union-attr]
-        [True, True, False],  # patches 0 and 3 of image 0
-        [False, False, True],
-        [False, False, False],
+    assert memory.own(first, None) is None
+    assert [memory.own(first, image).tolist() for image in range(3)] == [  # type: ignore[union-attr]
+        [True, True, False, False, False],  # patches 0 and 3 of image 0
+        [False, False, True, False, False],
+        [False, False, False, True, True],
     ]
-    assert memory.own(second, 1, 0).tolist() == [True, True, False]  # type: ignore[union-attr]
+    assert memory.own(second, 0).tolist() == [True, True, False, False]  # type: ignore[union-attr]
 
 
 def test_the_smallest_bank_without_an_image() -> None:

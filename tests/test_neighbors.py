@@ -67,9 +67,7 @@ def test_equals_the_reference(data: st.DataObject, kind: str, seed: int) -> None
 
 @settings(deadline=None, max_examples=60)
 @given(st.data(), st.sampled_from(KINDS), st.integers(0, 2**32 - 1), st.integers(1, 40))
-def test_excluding_anchors_is_searching_the_others(
-    data: st.DataObject, kind: str, seed: int, count: int
-) -> None:
+def test_excluding_anchors_is_searching_the_others(data: st.DataObject, kind: str, seed: int, count: int) -> None:
     queries, anchors = make_sets(kind, seed, 5, count, 6)
     hidden = data.draw(st.lists(st.booleans(), min_size=count, max_size=count).filter(lambda mask: not all(mask)))
     exclude = torch.tensor(hidden)
@@ -148,5 +146,5 @@ def test_k_beyond_what_is_left_is_refused() -> None:
 
 @pytest.mark.parametrize(("queries", "anchors"), [((4,), (6, 4)), ((2, 4), (6, 5)), ((2, 4), (6, 4, 1))])
 def test_shapes_that_do_not_match_are_refused(queries: tuple[int, ...], anchors: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="queries and anchors must be .* got"):
+    with pytest.raises(ValueError, match=r"queries and anchors must be .* got"):
         nearest(torch.ones(queries), torch.ones(anchors), 1)

@@ -30,7 +30,9 @@ def test_residuals_equal_the_reference(data: st.DataObject, seed: int, count: in
     patches, memory = make_sets(seed, count, anchors, dim)
     k = data.draw(st.integers(1, anchors))
     tau = data.draw(st.none() | st.floats(0.05, 100))
-    assert_close(soft_residual(patches, memory, k, tau), reference.soft_residual(patches.numpy(), memory.numpy(), k, tau))
+    assert_close(
+        soft_residual(patches, memory, k, tau), reference.soft_residual(patches.numpy(), memory.numpy(), k, tau)
+    )
     assert_close(hard_residual(patches, memory), reference.hard_residual(patches.numpy(), memory.numpy()))
 
 
@@ -157,7 +159,11 @@ def test_a_projection_is_fixed_by_its_seed_and_key_and_keeps_lengths_on_average(
     matrix = gaussian_matrix(400, 300, 42, 9, 0)
     np.random.seed(0)  # noqa: NPY002  the legacy global state must not matter
     assert torch.equal(gaussian_matrix(400, 300, 42, 9, 0), matrix)
-    for other in (gaussian_matrix(400, 300, 43, 9, 0), gaussian_matrix(400, 300, 42, 6, 0), gaussian_matrix(400, 300, 42, 9, 1)):
+    for other in (
+        gaussian_matrix(400, 300, 43, 9, 0),
+        gaussian_matrix(400, 300, 42, 6, 0),
+        gaussian_matrix(400, 300, 42, 9, 1),
+    ):
         assert abs(float((other * matrix).sum() / matrix.square().sum())) < 0.02  # unrelated; a sum of 120,000 products
     assert float(matrix.square().sum() / 400) == pytest.approx(1, abs=0.02)
     # A model file does not carry its matrices: these digits must never change.

@@ -162,7 +162,9 @@ def test_a_newer_format_asks_for_an_upgrade(model: Path, monkeypatch: pytest.Mon
     assert f"has format {FORMAT + 1}, this release reads up to {FORMAT}; upgrade with: pip install" in refusal(model)
 
 
-@pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"procon": "no JSON"}, {"procon": "[1]"}, {"procon": "{}"}])
+@pytest.mark.parametrize(
+    "metadata", [None, {"format": "pt"}, {"procon": "no JSON"}, {"procon": "[1]"}, {"procon": "{}"}]
+)
 def test_other_safetensors_files_are_told_apart(tmp_path: Path, metadata: dict[str, str] | None) -> None:
     path = tmp_path / "other.safetensors"
     save_file({"weight": torch.ones(3)}, path, metadata=metadata)

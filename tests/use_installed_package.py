@@ -1,4 +1,4 @@
-"""Run by `make wheel` with the Python of an environment that holds only the built wheel: the package as a user gets it."""
+"""Run by `make wheel` in an environment that holds only the built wheel: the package as a user gets it."""
 
 import importlib
 import pkgutil
@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import procon
+import procon.parts
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -20,7 +21,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         weights = random_backbone(folder / "backbone")
-        procon.parts.write_set(folder / "parts", train=4, good=1, defects_per_kind=1, size=64)  # type: ignore[attr-defined]
+        procon.parts.write_set(folder / "parts", train=4, good=1, defects_per_kind=1, size=64)
         flags = ["--backbone", "dinov2-custom", "--weights", str(weights), "--image-size", "70", "--layers=-1,-2"]
         subprocess.run([*command, "fit", str(folder / "parts"), "-o", str(folder / "a.procon"), *flags], check=True)
         subprocess.run(

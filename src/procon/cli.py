@@ -54,7 +54,7 @@ def fit(
     weights: Annotated[str | None, _WEIGHTS] = None,
     image_size: Annotated[str | None, typer.Option(help="Side in pixels, or HEIGHTxWIDTH; multiples of 14.")] = None,
     resize: Annotated[int | None, typer.Option(help="Resize to this square, then crop image-size from it.")] = None,
-    layers: Annotated[str | None, typer.Option(help="Blocks to read, such as=-3,-6,-8,-9.")] = None,
+    layers: Annotated[str | None, typer.Option(help="Blocks to read, written --layers=-3,-6,-8,-9.")] = None,
     projection_dim: Annotated[int | None, typer.Option(help="Dimensions of the scoring space.")] = None,
     selection_dim: Annotated[int | None, typer.Option(help="Dimensions of coreset selection.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the random projections.")] = None,
@@ -171,7 +171,7 @@ def info(
     lines = {
         "file": f"{model} ({human_bytes(model.stat().st_size)}, format {metadata['format']})",
         "backbone": f"{config['backbone']} from {backbone['source']}" + (" (embedded)" if backbone["embedded"] else ""),
-        "weights": f"sha256 {backbone['sha256']}",
+        "weights sha256": backbone["sha256"],
         "images": f"{len(metadata['images'])} good images, {metadata['patches']} patches each",
         "threshold": f"{calibration.threshold:.4f} (score), {calibration.pixel_threshold:.4f} (heat map)"
         if calibration

@@ -19,7 +19,7 @@ from procon.folders import inspection_images, training_images
 from procon.images import ImageLike, Picture, as_list, crop_origin, is_batch, open_each
 from procon.kernels.consensus import bank_consensus, layer_consensus, median, robust_normalize, top_mean
 from procon.kernels.maps import pixel_map, resize_map
-from procon.kernels.scoring import hard_residual, soft_residual
+from procon.kernels.scoring import bank_distances, bank_residuals
 from procon.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size
 from procon.prediction import Prediction
 from procon.regions import find_regions
@@ -161,25 +161,26 @@ class Detector:
 
         ``without`` hides the anchors that came from that training image.
         """
-        memory = self._fitted()
+        memory, config = self._fitted(), self.config
         maps = []
         for layer, patches in zip(memory.layers, features, strict=True):
-            residuals = [
-                self._residual(patches, layer.bank(bank), memory.own(layer, bank, without))
-                for bank in range(len(layer.banks))
-            ]
-            maps.append(bank_consensus(torch.stack(residuals)))
+            own = memory.own(layer, without)
+            if config.readout == "hard":
+                residuals = bank_distances(patches, layer.anchors, layer.banks, exclude=own)
+            else:
+                residuals = bank_residuals(
+                    patches,
+                    layer.anchors,
+                    layer.banks,
+                    config.num_neighbors,
+                    tau_patches=config.tau_patches,
+                    exclude=own,
+                )
+            maps.append(bank_consensus(residuals))
         stacked = torch.stack(maps)
-        if self.config.normalization == "robust":
+        if config.normalization == "robust":
             stacked = robust_normalize(stacked)
-        return layer_consensus(stacked, "mean" if self.config.layer_fusion == "concat" else self.config.layer_fusion)
-
-    def _residual(self, patches: Tensor, anchors: Tensor, exclude: Tensor | None) -> Tensor:
-        if self.config.readout == "hard":
-            return hard_residual(patches, anchors, exclude=exclude)
-        return soft_residual(
-            patches, anchors, self.config.num_neighbors, tau_patches=self.config.tau_patches, exclude=exclude
-        )
+        return layer_consensus(stacked, "mean" if config.layer_fusion == "concat" else config.layer_fusion)
 
     def input_map(self, patch_scores: Tensor) -> Tensor:
         """Patch scores [P] to pixels of the backbone's input [height, width]."""

@@ -17,6 +17,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from procon.errors import ImageError
 
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".ppm", ".pgm"})
+# What Pillow may decode. Others (EPS, PSD, FITS ...) can start programs or are no photographs; no ending is trusted.
+_FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP", "GIF", "JPEG2000", "PPM")
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)  # ImageNet, as DINOv2 was trained
 STD = np.array([0.229, 0.224, 0.225], np.float32)
 
@@ -91,7 +93,7 @@ def _open_path(path: Path) -> Picture:
             raise ImageError(f"{path}: is not a regular file; pass an image file")
         if path.stat().st_size == 0:
             raise ImageError(f"{path}: is empty (0 bytes); copy the file again")
-        with Image.open(path) as image:
+        with Image.open(path, formats=_FORMATS) as image:
             _check_size(image.size, str(path))
             pixels = _from_pil(image, str(path))
     except ImageError:

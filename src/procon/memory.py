@@ -43,9 +43,9 @@ class Memory:
     patches: int
     """Patches per image."""
 
-    def own(self, layer: LayerMemory, bank: int, image: int | None) -> Tensor | None:
-        """[M] bool: which anchors of a bank came from training image ``image``; None hides nothing."""
-        return None if image is None else layer.origin[layer.banks[bank]] // self.patches == image
+    def own(self, layer: LayerMemory, image: int | None) -> Tensor | None:
+        """[U] bool: which anchors of ``layer`` came from training image ``image``; None hides nothing."""
+        return None if image is None else layer.origin // self.patches == image
 
     def fewest_without(self, image: int) -> int:
         """Anchors of the smallest bank once those from ``image`` are left out."""

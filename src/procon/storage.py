@@ -111,9 +111,7 @@ def _read_header(path: Path) -> dict[str, Any]:
     except (ValueError, TypeError, LookupError, AttributeError):
         raise ModelFileError(f"{path}: is not a ProCon model, or its header is corrupted") from None
     if size < whole:
-        raise ModelFileError(
-            f"{path}: is truncated: {size:,} of {whole:,} bytes; copy it again or fit again"
-        )
+        raise ModelFileError(f"{path}: is truncated: {size:,} of {whole:,} bytes; copy it again or fit again")
     return header
 
 

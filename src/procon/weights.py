@@ -39,6 +39,7 @@ class Architecture:
 
     def __str__(self) -> str:
         extra = f", {self.registers} registers" if self.registers else ""
+        extra += ", SwiGLU" if self.swiglu else ""
         return f"{self.hidden}-d, {self.depth} blocks, {self.heads} heads{extra}"
 
 

@@ -1,4 +1,6 @@
-"""Exact nearest neighbours at matrix-multiply speed."""
+"""Exact nearest neighbours at matrix-multiply speed, in one memory or in several that share anchors."""
+
+import math
 
 import torch
 from torch import Tensor
@@ -7,6 +9,7 @@ from torch import Tensor
 _UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
 
 _SPARE = 3  # candidates beyond k that the product proposes; more means fewer second looks
+_CELLS = 2**19  # floats of differences held at a time: 2 MiB, so that they stay in cache
 
 
 def nearest(
@@ -14,52 +17,92 @@ def nearest(
 ) -> tuple[Tensor, Tensor]:
     """The k nearest anchors of each query: (squared distances [Q, k] ascending, indices [Q, k]), ties by index.
 
-    A matrix product proposes a few candidates per query ([Q, D] x [M, D]), whose distances are then computed from
-    differences, coordinate by coordinate. Rounding in the product cannot change the answer: a row whose runner-up is
-    within the error bound of the product is looked at again with twice the candidates. So neighbours and distances
-    do not depend on ``block`` (queries at a time), on the batch or on threads. ``exclude`` [M] hides anchors.
+    ``queries`` [Q, D], ``anchors`` [M, D]; ``exclude`` [M] hides anchors. See :func:`nearest_in_banks`.
+    """
+    whole = torch.arange(len(anchors), device=anchors.device).unsqueeze(0)
+    distances, indices = nearest_in_banks(queries, anchors, whole, k, exclude=exclude, block=block)
+    return distances[0], indices[0]
+
+
+def nearest_in_banks(
+    queries: Tensor, anchors: Tensor, banks: Tensor, k: int, *, exclude: Tensor | None = None, block: int = 256
+) -> tuple[Tensor, Tensor]:
+    """The k nearest anchors of each query in every bank: (squared distances [B, Q, k], rows of ``anchors`` [B, Q, k]).
+
+    ``queries`` [Q, D]; ``anchors`` [U, D] holds the anchors of all banks once, ``banks`` [B, M] says who has which;
+    ``exclude`` [U] hides anchors. Distances ascend, ties go to the lower row.
+
+    One matrix product for all banks proposes a few candidates per query, whose distances are then computed from
+    differences, coordinate by coordinate. Rounding in the product cannot change the answer: a query whose runner-up is
+    within the error bound of the product, or with too few candidates in some bank, is looked at again with twice as
+    many. So the result does not depend on ``block`` (queries at a time), on the batch or on threads.
     """
     if queries.ndim != 2 or anchors.ndim != 2 or queries.shape[1] != anchors.shape[1]:
         raise ValueError(
             f"queries and anchors must be [Q, D] and [M, D], got {list(queries.shape)} and {list(anchors.shape)}"
         )
-    available = len(anchors) if exclude is None else int((~exclude).sum())
-    if not 1 <= k <= available:
-        raise ValueError(f"k must be from 1 to the number of anchors {available}, got {k}")
-    queries, anchors = queries.float(), anchors.float()
-    squares = anchors.square().sum(dim=1)
+    if block < 1:
+        raise ValueError(f"block must be at least 1, got {block}")
+    members = torch.zeros(len(banks), len(anchors), dtype=torch.bool, device=anchors.device)
+    members.scatter_(1, banks, True)
     if exclude is not None:
-        squares = squares.masked_fill(exclude, torch.inf)
-    distances = queries.new_empty(len(queries), k)
-    indices = torch.empty(len(queries), k, dtype=torch.int64, device=queries.device)
+        members &= ~exclude
+    fewest = int(members.sum(dim=1).min())
+    if not 1 <= k <= fewest:
+        raise ValueError(f"k must be from 1 to the number of anchors {fewest}, got {k}")
+    queries, anchors = queries.float(), anchors.float()
+    used = members.any(dim=0)
+    squares = anchors.square().sum(dim=1).masked_fill(~used, torch.inf)
+    available = int(used.sum())
+    # A bank holds fewest / available of the anchors, so this many candidates bring it k and some to spare.
+    enough = math.ceil((k + _SPARE) * available / fewest)
+    distances = queries.new_empty(len(banks), len(queries), k)
+    indices = torch.empty(len(banks), len(queries), k, dtype=torch.int64, device=queries.device)
     for start in range(0, len(queries), block):
         rows = torch.arange(start, min(start + block, len(queries)), device=queries.device)
-        count = k + _SPARE
+        count = enough
         while len(rows):
-            found, index, sure = _search(queries[rows], anchors, squares, k, min(count, available))
-            distances[rows], indices[rows] = found, index
+            found, index, sure = _search(queries[rows], anchors, squares, members, k, min(count, available))
+            distances[:, rows], indices[:, rows] = found, index
             # With all anchors for candidates there is nothing left to be unsure of.
             rows, count = rows[~sure & (count < available)], 2 * count
     return distances, indices
 
 
-def _search(queries: Tensor, anchors: Tensor, squares: Tensor, k: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """One look with ``count`` candidates a query: distances [Q, k], indices [Q, k], and where they are certain [Q]."""
+def _search(
+    queries: Tensor, anchors: Tensor, squares: Tensor, members: Tensor, k: int, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One look with ``count`` candidates a query: distances and indices [B, Q, k], and where they are certain [Q]."""
     proposal = torch.addmm(squares, queries, anchors.T, alpha=-2)  # ‖m‖² - 2 z·m, short of ‖z‖²
     bounds, candidates = proposal.topk(count, dim=1, largest=False)
     candidates = candidates.sort(dim=1).values  # by index, so that the stable sort below breaks ties by index
-    exact = squared_distances(queries, anchors[candidates])
-    exact.masked_fill_(squares[candidates].isinf(), torch.inf)
+    exact = _exact(queries, anchors, candidates).masked_fill_(squares[candidates].isinf(), torch.inf)
     exact, order = exact.sort(dim=1, stable=True)
-    found, index = exact[:, :k], candidates.gather(1, order[:, :k])
-    # Every anchor left out has a true squared distance of at least `floor`.
+    candidates = candidates.gather(1, order)
+    # The first k of each bank: members get falling numbers along the row, others 0.
+    falling = torch.arange(count, 0, -1, dtype=torch.int32, device=queries.device)
+    ranks, position = (members[:, candidates] * falling).topk(k, dim=2)
+    found = exact.expand(len(members), -1, -1).gather(2, position)
+    index = candidates.expand(len(members), -1, -1).gather(2, position)
+    # Every anchor that was not a candidate has a true squared distance of at least `floor`.
     sizes = queries.square().sum(dim=1)
     reach = sizes.sqrt() + squares.masked_fill(squares.isinf(), 0).max().sqrt()
     roundoff = _UNIT_ROUNDOFF[torch.get_float32_matmul_precision()]
     floor = bounds[:, -1] + sizes - 2 * roundoff * (queries.shape[1] + 8) * reach.square()
-    return found, index, found[:, -1] < floor
+    sure = (ranks[:, :, -1] > 0) & (found[:, :, -1] < floor)
+    return found, index, sure.all(dim=0)
 
 
-def squared_distances(queries: Tensor, neighbors: Tensor) -> Tensor:
-    """‖z - m‖² from differences: queries [Q, D], neighbors [Q, k, D] -> [Q, k], summed in an order fixed per row."""
-    return (queries.unsqueeze(1) - neighbors).square().sum(dim=2)
+def _exact(queries: Tensor, anchors: Tensor, candidates: Tensor) -> Tensor:
+    """‖z - m‖² from differences: queries [Q, D], candidates [Q, C] -> [Q, C], summed in an order fixed per row."""
+    step = rows_in_cache(queries, candidates.shape[1])
+    parts = [
+        (anchors[columns] - rows.unsqueeze(1)).square_().sum(dim=2)
+        for rows, columns in zip(queries.split(step), candidates.split(step), strict=True)
+    ]
+    return torch.cat(parts)
+
+
+def rows_in_cache(queries: Tensor, neighbors: int) -> int:
+    """How many queries [Q, D] to compare with ``neighbors`` anchors each at a time: all on a GPU, a cacheful on a CPU."""
+    return max(1, _CELLS // (neighbors * queries.shape[1])) if queries.device.type == "cpu" else max(1, len(queries))

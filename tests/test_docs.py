@@ -1,0 +1,195 @@
+"""The documents say what the package does: generated pages, links, code, commands, flags and settings."""
+
+import dataclasses
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import typer
+from PIL import Image
+
+from procon import Config, Prediction
+from procon.cli import app
+from procon.weights import Weights, read_path
+from tests.conftest import part_pixels
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+FLAGS = {name: {flag for p in command.params for flag in p.opts} | {"--help"} for name, command in COMMANDS.items()}
+
+page = pytest.mark.parametrize("path", PAGES, ids=[path.name for path in PAGES])
+
+
+def load_script(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The fenced code blocks of a page in ``language``."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def prose(path: Path) -> str:
+    """A page without its fenced code blocks."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(path: Path) -> set[str]:
+    """The link targets that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+# ------------------------------------------------------------------------------------------------- generated pages
+
+
+def test_the_command_line_page_is_up_to_date() -> None:
+    script = load_script(ROOT / "docs" / "generate_cli.py")
+    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == script.render(), "run: make docs"
+
+
+def test_the_command_line_page_fits_its_width() -> None:
+    script = load_script(ROOT / "docs" / "generate_cli.py")
+    lines = "\n".join(blocks(ROOT / "docs" / "cli.md", "text")).splitlines()
+    assert max(map(len, lines)) <= script.WIDTH
+    assert script.render() == script.render()
+
+
+def test_the_numbers_are_those_of_the_results() -> None:
+    script = load_script(ROOT / "docs" / "generate_benchmarks.py")
+    for path, text in ((script.PAGE, script.render_page()), (script.README, script.render_readme())):
+        assert path.read_text(encoding="utf-8") == text, "run: python docs/generate_benchmarks.py"
+
+
+# ----------------------------------------------------------------------------------------------------------- links
+
+
+@page
+def test_relative_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        assert file.exists(), f"{path.name} links to {target}, which does not exist"
+        assert ROOT in file.parents, f"{path.name} links to {target}, outside the repository"
+        if anchor:
+            assert anchor in anchors(file), f"{path.name} links to {target}, but {file.name} has no such heading"
+
+
+def test_pictures_are_small_enough_for_a_repository() -> None:
+    for picture in (ROOT / "docs" / "images").iterdir():
+        assert picture.stat().st_size <= 900 * 1024, picture.name
+
+
+@page
+def test_no_page_names_a_place_of_its_author(path: Path) -> None:
+    for place in ("/home/", "/root/", "/tmp/", "/work/", "../shared"):
+        assert place not in path.read_text(encoding="utf-8"), f"{path.name} mentions {place}"
+
+
+# ------------------------------------------------------------------------------------------------ commands and flags
+
+
+@page
+def test_commands_and_flags_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    code = re.findall(r"`([^`\n]+)`", prose(path)) + re.sub(r"\\\n\s*", " ", text).splitlines()
+    for line in code:
+        for command, rest in re.findall(r"(?:^|[\s`(:])procon ([a-z]+)\b([^`#|&]*)", line):
+            if command not in COMMANDS and not _is_command_line(line, command):
+                continue
+            assert command in COMMANDS, f"{path.name}: no such command: procon {command}"
+            for flag in re.findall(r"(?<![\w-])(--[a-z][a-z-]*|-[a-z]\b)", rest):
+                assert flag in FLAGS[command], f"{path.name}: procon {command} has no flag {flag}"
+
+
+def _is_command_line(line: str, command: str) -> bool:
+    """Whether ``procon word`` is meant to be typed: alone in code, or at the start of a line."""
+    return line.strip().startswith((f"procon {command}", f"$ procon {command}"))
+
+
+FOREIGN_FLAGS = {"--check", "--strict", "--local-dir", "--data", "--ratios", "--readouts", "--categories"}
+
+
+@page
+def test_flags_mentioned_alone_exist(path: Path) -> None:
+    known = set().union(*FLAGS.values()) | FOREIGN_FLAGS
+    for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", path.read_text(encoding="utf-8")):
+        assert flag in known, f"{path.name}: no command has the flag {flag}"
+
+
+def test_every_command_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in COMMANDS:
+        assert f"procon {name}" in text, f"README.md does not mention procon {name}"
+
+
+# ---------------------------------------------------------------------------------------------------------- settings
+
+
+def test_every_setting_is_in_one_table_with_its_default() -> None:
+    row = re.compile(r"^\| `(\w+)` \| `([^`]+)` \|", re.MULTILINE)
+    rows = [found for path in PAGES for found in row.findall(path.read_text(encoding="utf-8"))]
+    names = [name for name, _ in rows]
+    fields = {field.name: field.default for field in dataclasses.fields(Config)}
+    assert names == list(fields), "the settings table must list the fields of Config once, in their order"
+    for name, default in rows:
+        assert default.replace('"', "'") == repr(fields[name]), f"the default of {name} is {fields[name]!r}"
+
+
+# -------------------------------------------------------------------------------------------------------------- code
+
+
+@pytest.fixture(scope="module")
+def deep_weights(tmp_path_factory: pytest.TempPathFactory) -> Weights:
+    """A tiny random DINOv2 with the 12 blocks that the default layers count on."""
+    from transformers import Dinov2Config, Dinov2Model
+
+    folder = tmp_path_factory.mktemp("deep") / "backbone"
+    torch.manual_seed(0)
+    config = Dinov2Config(hidden_size=16, num_hidden_layers=12, num_attention_heads=2, image_size=70, patch_size=14)
+    Dinov2Model(config).save_pretrained(folder)
+    return read_path(folder, "dinov2-custom")
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the parts that the documents speak of."""
+    for name, count in (("good", 4), ("new", 2)):
+        (tmp_path / "parts" / name).mkdir(parents=True)
+        for index in range(count):
+            pixels = part_pixels(index, defect=name == "new" and index == 1)
+            Image.fromarray(pixels).save(tmp_path / "parts" / name / f"{index:04d}.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_python_of_the_readme_runs(
+    parts: Path, deep_weights: Weights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("procon.backbone.find_weights", lambda *_: deep_weights)
+    code = blocks(ROOT / "README.md", "python")
+    assert code, "README.md has no Python block"
+    namespace: dict[str, Any] = {}
+    for block in code:
+        exec(compile(block, "README.md", "exec"), namespace)
+    assert isinstance(namespace["result"], Prediction)
+    assert namespace["result"].heatmap.shape == (96, 80)
+    assert (parts / "part.procon").is_file()
+    assert "0001.png" in capsys.readouterr().out
+
+
+def test_the_python_of_the_documents_runs(parts: Path) -> None:
+    for path in PAGES[1:]:
+        for block in blocks(path, "python"):
+            exec(compile(block, path.name, "exec"), {})
