@@ -23,7 +23,6 @@ from environment import write_rows
 from procon import Config, Detector
 from procon.folders import read_layout
 from procon.images import open_each
-from procon.kernels.consensus import top_mean
 
 COLUMNS = ("i_auroc", "i_ap", "i_f1", "p_auroc", "p_ap", "p_f1", "aupro", "pauroc30")
 EXPECTED = {  # percent
@@ -87,16 +86,18 @@ def measure(category: Path, config: Config) -> dict[str, Any]:
     started = time.perf_counter()
     detector = Detector(config).fit(category)
     fitted = time.perf_counter()
-    labels, scores, maps, masks = [], [], [], []
+    labels: list[bool] = []
+    scores: list[float] = []
+    maps: list[NDArray[Any]] = []
+    masks: list[NDArray[Any] | None] = []
     for kind, images in layout.test.items():
         files = {path.stem.removesuffix("_mask"): path for path in layout.masks.get(kind, ())}
-        for path, extracted in zip(images, detector.extractor.extract(open_each(images)), strict=True):
-            assert isinstance(extracted, tuple)
-            patches = detector.score_patches(extracted[1])
-            labels.append(kind != "good")
-            scores.append(float(top_mean(patches, config.top_ratio)))
-            maps.append(detector.input_map(patches).cpu().numpy())
-            masks.append(read_mask(files[path.stem], config.input_size) if kind != "good" else None)
+        for _, pixels in detector.extractor.batches(open_each(images)):
+            image_scores, image_maps = detector.score(pixels)
+            scores += image_scores.tolist()
+            maps += list(image_maps.cpu().numpy())
+        labels += [kind != "good"] * len(images)
+        masks += [read_mask(files[path.stem], config.input_size) if kind != "good" else None for path in images]
     scored = time.perf_counter()
     stacked = np.stack(maps)
     truth = np.stack([np.zeros(stacked.shape[1:], bool) if mask is None else mask for mask in masks])

@@ -14,13 +14,20 @@ from procon import Config, Detector
 SIDE = 70  # pixels: a 5 x 5 grid
 
 
-def write_tiny_backbone(folder: Path, *, registers: int = 0, swiglu: bool = False, seed: int = 0) -> Path:
-    """A random DINOv2 of 4 blocks, 32 dimensions and a 5 x 5 position grid, as a Hugging Face folder."""
+def write_tiny_backbone(
+    folder: Path, *, registers: int = 0, swiglu: bool = False, seed: int = 0, hidden: int = 32
+) -> Path:
+    """A random DINOv2 of 4 blocks, ``hidden`` dimensions and a 5 x 5 position grid, as a Hugging Face folder."""
     from transformers import Dinov2Config, Dinov2Model, Dinov2WithRegistersConfig, Dinov2WithRegistersModel
 
-    settings = dict(
-        hidden_size=32, num_hidden_layers=4, num_attention_heads=2, image_size=70, patch_size=14, use_swiglu_ffn=swiglu
-    )
+    settings: dict[str, Any] = {
+        "hidden_size": hidden,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 2,
+        "image_size": SIDE,
+        "patch_size": 14,
+        "use_swiglu_ffn": swiglu,
+    }
     torch.manual_seed(seed)
     model = (
         Dinov2WithRegistersModel(Dinov2WithRegistersConfig(**settings, num_register_tokens=registers))
@@ -44,9 +51,14 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tiny_config(weights: Path, **settings: object) -> Config:
     """A configuration that runs in milliseconds."""
-    defaults: dict[str, Any] = dict(
-        backbone="dinov2-custom", image_size=SIDE, layers=(-1, -3), banks=2, coreset_ratio=0.3, num_neighbors=3
-    )
+    defaults: dict[str, Any] = {
+        "backbone": "dinov2-custom",
+        "image_size": SIDE,
+        "layers": (-1, -3),
+        "banks": 2,
+        "coreset_ratio": 0.3,
+        "num_neighbors": 3,
+    }
     return Config(weights=str(weights), **{**defaults, **settings})
 
 

@@ -20,6 +20,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "kernels.triton_neighbors",
         "kernels.neighbors",
         "kernels.triton_coreset",
+        "kernels.cuda_graph",
         "kernels.coreset",
         "kernels.consensus",
         "kernels.scoring",

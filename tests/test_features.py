@@ -107,24 +107,18 @@ def test_embed_is_the_plain_formula(tiny_backbone: Path, fusion: str, projection
         np.testing.assert_allclose(features.numpy(), reference, atol=1e-6)
 
 
-def test_extract_keeps_order_and_passes_errors(tiny_backbone: Path) -> None:
+def test_batches_keep_order_and_pass_errors(tiny_backbone: Path) -> None:
     made = extractor(tiny_backbone, resize=84)
     broken = ImageError("broken.png: is damaged")
-    pictures: list[Picture | ImageError] = [
-        open_image(part_pixels(0)),
-        broken,
-        open_image(part_pixels(1)),
-    ]
-    results = list(made.extract(iter(pictures)))
-    assert results[1] is broken
-    for index in (0, 2):
-        picture, result = pictures[index], results[index]
-        assert isinstance(picture, Picture)
-        assert not isinstance(result, ImageError)
-        assert result[0] is picture
-        pixels = torch.from_numpy(to_input(picture, (70, 70), 84))[None]
-        expected = made.embed([layer[0] for layer in made.backbone.tokens(pixels)])
-        assert all(map(torch.equal, result[1], expected))
+    pictures: list[Picture | ImageError] = [open_image(part_pixels(0)), broken, open_image(part_pixels(1))]
+    batches = list(made.batches(iter(pictures)))
+    assert [group for group, _ in batches] == [[picture] for picture in pictures], "one image at a time on a CPU"
+    assert [len(pixels) for _, pixels in batches] == [1, 0, 1]
+    for picture, (_, pixels) in zip(pictures, batches, strict=True):
+        if isinstance(picture, Picture):
+            assert np.array_equal(pixels[0].numpy(), to_input(picture, (70, 70), 84))
+            expected = made.embed(made.backbone.tokens(pixels))
+            assert all(map(torch.equal, made.features(pixels), expected))
 
 
 def test_the_projection_never_changes() -> None:

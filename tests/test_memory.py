@@ -35,14 +35,14 @@ def test_a_store_returns_what_was_put(limit: int, temporary: Path) -> None:
     with FeatureStore(3, 6, [8, 4], limit) as store:
         assert store.on_disk == (limit == 0) == any(temporary.iterdir())
         for index in (2, 0, 1):
-            store.put(index, images[index])
+            store.put(index, [layer.unsqueeze(0) for layer in images[index]])
         assert len(store) == 2
         for layer in range(2):
             together = torch.cat([image[layer] for image in images])
             stored = together.half() if limit == 0 else together
             assert torch.equal(store.layer(layer), stored)
             for index in range(3):
-                found = store.image(index)[layer]
+                found = store.image(index)[layer][0]
                 assert found.dtype == torch.float32
                 assert torch.equal(found, stored[index * 6 : index * 6 + 6].float())
                 torch.testing.assert_close(found, images[index][layer], rtol=2**-11, atol=1e-7)  # fp16
@@ -52,7 +52,7 @@ def test_a_store_returns_what_was_put(limit: int, temporary: Path) -> None:
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_the_files_of_a_store_vanish_on_failure(error: type[BaseException], temporary: Path) -> None:
     with pytest.raises(error), FeatureStore(2, 3, [4], 0) as store:
-        store.put(0, [torch.ones(3, 4)])
+        store.put(0, [torch.ones(1, 3, 4)])
         assert any(temporary.iterdir())
         raise error
     assert not any(temporary.iterdir())
@@ -68,7 +68,7 @@ def test_a_store_goes_to_disk_above_its_limit_only(temporary: Path) -> None:
 
 def test_a_missing_layer_is_refused(temporary: Path) -> None:
     with FeatureStore(1, 3, [4, 5]) as store, pytest.raises(ValueError, match="shorter"):
-        store.put(0, [torch.ones(3, 4)])
+        store.put(0, [torch.ones(1, 3, 4)])
 
 
 # ------------------------------------------------------------------------------------------------------ selection
@@ -101,7 +101,7 @@ def test_banks_are_coresets_of_the_features(dtype: torch.dtype) -> None:
     assert layer.anchors.dtype == torch.float32
     assert torch.equal(layer.anchors, features[layer.origin].float())
     assert torch.equal(layer.origin, layer.origin.unique())  # ascending, each once
-    starts = [int(np.random.RandomState(bank).randint(120)) for bank in (1, 2, 3)]
+    starts = [int(np.random.RandomState(bank).random_sample() * 120) for bank in (1, 2, 3)]
     assert layer.origin[layer.banks[:, 0]].tolist() == starts
     # Distances are those of the narrow space, and only of it.
     assert torch.equal(layer.origin[layer.banks], k_center(features.float() @ selection, 30, starts))
@@ -113,7 +113,7 @@ def test_banks_are_coresets_of_the_features(dtype: torch.dtype) -> None:
 def test_without_a_narrow_space_distances_are_full() -> None:
     features = make_features(2, 90, 6)
     layer = build_layer(features, None, 20, 1, CPU)
-    start = int(np.random.RandomState(1).randint(90))
+    start = int(np.random.RandomState(1).random_sample() * 90)
     assert torch.equal(layer.origin[layer.banks], k_center(features, 20, [start]))
 
 

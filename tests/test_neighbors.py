@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from procon.kernels.neighbors import nearest
+from procon.kernels.neighbors import Banks, nearest, nearest_in_banks
 from tests import reference
 
 KINDS = ("gaussian", "lattice", "duplicated", "tiny", "huge", "offset")
@@ -148,3 +148,15 @@ def test_k_beyond_what_is_left_is_refused() -> None:
 def test_shapes_that_do_not_match_are_refused(queries: tuple[int, ...], anchors: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"queries and anchors must be .* got"):
         nearest(torch.ones(queries), torch.ones(anchors), 1)
+
+
+def test_anchors_that_no_bank_holds_are_never_found() -> None:
+    """A pool may be larger than its banks; the spare rows must neither be returned nor crowd out candidates."""
+    anchors = torch.randn(500, 6, generator=torch.Generator().manual_seed(0))
+    rows = torch.tensor([[3, 9, 40, 77, 400, 499], [0, 3, 5, 8, 13, 21]])
+    queries = torch.randn(50, 6, generator=torch.Generator().manual_seed(1))
+    distances, indices = nearest_in_banks(queries, Banks(anchors, rows), 4)
+    for bank in range(2):
+        expected, positions = nearest(queries, anchors[rows[bank].sort().values], 4)
+        assert torch.equal(distances[bank], expected)
+        assert torch.equal(indices[bank], rows[bank].sort().values[positions])

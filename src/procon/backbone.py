@@ -66,7 +66,7 @@ class Backbone:
             singles = [self.tokens(image) for image in pixels.split(1)]
             return [torch.cat(parts) for parts in zip(*singles, strict=True)]
         embeddings = self._model.embeddings
-        hidden = embeddings.patch_embeddings(pixels.to(self.device, self.dtype))
+        hidden = _embed_patches(pixels.to(self.device, self.dtype), embeddings.patch_embeddings.projection)
         cls_token = embeddings.cls_token.expand(len(hidden), -1, -1)
         hidden = torch.cat([cls_token, hidden], dim=1) + self._position
         if self.architecture.registers:
@@ -79,6 +79,17 @@ class Backbone:
             if index in self.layers:
                 outputs[index] = hidden[:, 1 + self.architecture.registers :].float()
         return [outputs[layer] for layer in self.layers]
+
+
+def _embed_patches(pixels: Tensor, convolution: nn.Conv2d) -> Tensor:
+    """The patch projection [N, 3, H, W] -> [N, P, C] as one matrix product.
+
+    It equals the strided convolution, but a GPU would run that one in TF32 even where fp32 was asked for.
+    """
+    count, channels, height, width = pixels.shape
+    cells = pixels.reshape(count, channels, height // PATCH, PATCH, width // PATCH, PATCH)
+    patches = cells.permute(0, 2, 4, 1, 3, 5).reshape(count, -1, channels * PATCH * PATCH)
+    return functional.linear(patches, convolution.weight.flatten(1), convolution.bias)
 
 
 def rebuild(tensors: dict[str, Tensor], identity: dict[str, Any], config: Config, device: torch.device) -> Backbone:

@@ -18,8 +18,9 @@ from procon.features import Extractor
 from procon.folders import inspection_images, training_images
 from procon.images import ImageLike, Picture, as_list, crop_origin, is_batch, open_each
 from procon.kernels.consensus import bank_consensus, layer_consensus, median, robust_normalize, top_mean
+from procon.kernels.cuda_graph import capture
 from procon.kernels.maps import pixel_map, resize_map
-from procon.kernels.scoring import bank_distances, bank_residuals
+from procon.kernels.scoring import bank_distances, fused_neighbors, image_residuals
 from procon.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size
 from procon.prediction import Prediction
 from procon.regions import find_regions
@@ -48,6 +49,7 @@ class Detector:
         self.memory: Memory | None = None
         self.calibration: Calibration | None = None
         self._extractor: Extractor | None = None
+        self._recorded: Callable[[Tensor], tuple[Tensor, ...]] | None = None
 
     @property
     def extractor(self) -> Extractor:
@@ -74,20 +76,19 @@ class Detector:
                 f"got {self.config.num_neighbors}"
             )
         with FeatureStore(len(items), patches, self.extractor.dims) as store:
-            for index, extracted in enumerate(self.extractor.extract(open_each(items))):
-                if isinstance(extracted, ImageError):  # readable a moment ago
-                    raise extracted
-                store.put(index, extracted[1])
-                report("reading images", index + 1, len(items))
+            done = 0
+            for group, pixels in self.extractor.batches(open_each(items)):
+                for picture in group:
+                    if isinstance(picture, ImageError):  # readable a moment ago
+                        raise picture
+                store.put(done, self.extractor.features(pixels))
+                done += len(group)
+                report("reading images", done, len(items))
             layers = tuple(self._select_anchors(store, report))
-            names = tuple(_name(item, index) for index, item in enumerate(items))
-            before = self.memory, self.calibration
-            self.memory = Memory(layers, names, patches)
-            try:
-                self.calibration = self._calibrate(store, report)
-            except BaseException:  # Ctrl-C too: never a new memory with an old threshold
-                self.memory, self.calibration = before
-                raise
+            memory = Memory(layers, tuple(_name(item, index) for index, item in enumerate(items)), patches)
+            calibration = self._calibrate(memory, store, report)
+        self._recorded = None
+        self.memory, self.calibration = memory, calibration  # together: never a new memory with an old threshold
         return self
 
     def _select_anchors(self, store: FeatureStore, report: Progress) -> Iterator[LayerMemory]:
@@ -102,18 +103,17 @@ class Detector:
 
             yield build_layer(features, selection, size, config.banks, self.device, picked).to(self.device)
 
-    def _calibrate(self, store: FeatureStore, report: Progress) -> Calibration | None:
+    def _calibrate(self, memory: Memory, store: FeatureStore, report: Progress) -> Calibration | None:
         """Score every training image against the memory without its own anchors, as if it were new."""
-        memory = self._fitted()
         scores, peaks, typical = [], [], []
         for image in range(len(memory.images)):
             if memory.fewest_without(image) < self.config.num_neighbors:
                 return None  # too few other images to stand in: no honest threshold exists
             features = [layer.to(self.device) for layer in store.image(image)]
-            patch_scores = self.score_patches(features, without=image)
+            patch_scores = score_patches(features, memory, self.config, without=image)
             scores.append(float(top_mean(patch_scores, self.config.top_ratio)))
-            peaks.append(float(self.input_map(patch_scores).max()))
-            typical.append(float(median(patch_scores, dim=0)))
+            peaks.append(float(self.input_maps(patch_scores).max()))
+            typical.append(float(median(patch_scores[0], dim=0)))
             report("calibrating", image + 1, len(memory.images))
         middle = float(median(torch.tensor(typical, dtype=torch.float64), dim=0))
         return Calibration(tuple(sorted(scores)), tuple(sorted(peaks)), middle, self.config.false_alarm_rate)
@@ -142,50 +142,49 @@ class Detector:
     def predict_each(self, images: Iterable[ImageLike]) -> Iterator[Prediction | ImageError]:
         """Predictions one by one, in order; an image that cannot be used yields its error and the rest goes on."""
         self._fitted()
-        for extracted in self.extractor.extract(open_each(images)):
-            yield extracted if isinstance(extracted, ImageError) else self._judge(*extracted)
+        for group, pixels in self.extractor.batches(open_each(images)):
+            scored = zip(*self.score(pixels), strict=True) if len(pixels) else iter(())
+            for picture in group:
+                yield picture if isinstance(picture, ImageError) else self._judge(picture, *next(scored))
 
-    def _judge(self, picture: Picture, features: list[Tensor]) -> Prediction:
-        patch_scores = self.score_patches(features)
-        score = float(top_mean(patch_scores, self.config.top_ratio))
-        heatmap = self._place(self.input_map(patch_scores), picture.size).cpu().numpy()
+    def score(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Preprocessed images [N, 3, H, W] to S_img [N] and pixel maps [N, H, W], both on the device.
+
+        On CUDA a single image runs as a recorded graph: its cost is otherwise that of a few hundred launches.
+        """
+        pixels = pixels.to(self.device)
+        if self.device.type != "cuda" or len(pixels) != 1 or not self._recordable():
+            return self._score(pixels)
+        if self._recorded is None:
+            self._recorded = capture(self._score, pixels)
+        scores, maps = self._recorded(pixels)
+        return scores, maps
+
+    def _recordable(self) -> bool:
+        """Whether scoring never waits for the device: true of the fused kernels, not of the general search."""
+        config = self.config
+        fused = fused_neighbors(self.extractor.dims[0], config.num_neighbors)
+        return fused and config.readout == "soft" and config.tau_patches is None
+
+    @torch.inference_mode()
+    def _score(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        patch_scores = score_patches(self.extractor.features(pixels), self._fitted(), self.config)
+        return top_mean(patch_scores, self.config.top_ratio), self.input_maps(patch_scores)
+
+    def input_maps(self, patch_scores: Tensor) -> Tensor:
+        """Patch scores [N, P] to pixels of the backbone's input [N, H, W]: bilinear, then blurred."""
+        grid = patch_scores.view(-1, *self.config.grid)
+        return pixel_map(grid, self.config.input_size, self.config.blur_sigma)
+
+    def _judge(self, picture: Picture, image_score: Tensor, input_map: Tensor) -> Prediction:
+        score = float(image_score)
+        heatmap = self._place(input_map, picture.size).cpu().numpy()
         known = self.calibration
         if known is None:
             return Prediction(score, heatmap, None, None, None, (), picture.source)
         regions = find_regions(heatmap, known.pixel_threshold)
         verdict = score > known.threshold
         return Prediction(score, heatmap, verdict, known.threshold, known.p_value(score), regions, picture.source)
-
-    def score_patches(self, features: list[Tensor], without: int | None = None) -> Tensor:
-        """S_map of one image: embedded patches [P, D] per memory to patch scores [P].
-
-        ``without`` hides the anchors that came from that training image.
-        """
-        memory, config = self._fitted(), self.config
-        maps = []
-        for layer, patches in zip(memory.layers, features, strict=True):
-            own = memory.own(layer, without)
-            if config.readout == "hard":
-                residuals = bank_distances(patches, layer.anchors, layer.banks, exclude=own)
-            else:
-                residuals = bank_residuals(
-                    patches,
-                    layer.anchors,
-                    layer.banks,
-                    config.num_neighbors,
-                    tau_patches=config.tau_patches,
-                    exclude=own,
-                )
-            maps.append(bank_consensus(residuals))
-        stacked = torch.stack(maps)
-        if config.normalization == "robust":
-            stacked = robust_normalize(stacked)
-        return layer_consensus(stacked, "mean" if config.layer_fusion == "concat" else config.layer_fusion)
-
-    def input_map(self, patch_scores: Tensor) -> Tensor:
-        """Patch scores [P] to pixels of the backbone's input [height, width]."""
-        grid = patch_scores.view(1, *self.config.grid)
-        return pixel_map(grid, self.config.input_size, self.config.blur_sigma)[0]
 
     def _place(self, input_map: Tensor, size: tuple[int, int]) -> Tensor:
         """The map of the backbone's input at the ``size`` (height, width) of the user's image.
@@ -255,6 +254,27 @@ class Detector:
         if self.memory is None:
             raise NotFittedError("this detector has no memory yet; call fit(images) or Detector.load(path) first")
         return self.memory
+
+
+def score_patches(features: list[Tensor], memory: Memory, config: Config, without: int | None = None) -> Tensor:
+    """S_map: embedded patches [N, P, D] per memory to patch scores [N, P].
+
+    ``without`` hides the anchors that came from that training image.
+    """
+    maps = []
+    for layer, patches in zip(memory.layers, features, strict=True):
+        own = memory.own(layer, without)
+        if config.readout == "hard":
+            residuals = torch.stack([bank_distances(image, layer.index, exclude=own) for image in patches])
+        else:
+            residuals = image_residuals(
+                patches, layer.index, config.num_neighbors, tau_patches=config.tau_patches, exclude=own
+            )
+        maps.append(bank_consensus(residuals))
+    stacked = torch.stack(maps, dim=1)
+    if config.normalization == "robust":
+        stacked = robust_normalize(stacked)
+    return layer_consensus(stacked, "mean" if config.layer_fusion == "concat" else config.layer_fusion)
 
 
 def resolve_device(device: str) -> torch.device:

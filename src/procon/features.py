@@ -13,7 +13,7 @@ from procon.images import Picture, to_input
 from procon.kernels.projection import gaussian_matrix, project
 
 _SCORING, _SELECTION = 0, 1  # what a random projection is for: part of its seed
-_CUDA_BATCH = 16
+CUDA_BATCH = 64  # images that pass the backbone together on a GPU
 
 
 class Extractor:
@@ -42,25 +42,28 @@ class Extractor:
         ]
         """From the scoring space to the one in which coresets are selected, per memory."""
 
+    def features(self, pixels: Tensor) -> list[Tensor]:
+        """Images [N, 3, H, W] to embedded patches [N, P, D], one tensor per memory."""
+        return self.embed(self.backbone.tokens(pixels))
+
     def embed(self, tokens: list[Tensor]) -> list[Tensor]:
-        """Tokens [P, C] per layer of one image to features [P, D] per memory."""
+        """Tokens [N, P, C] per layer to features [N, P, D] per memory."""
         if self._joint:
             tokens = [torch.cat([project(layer, None) for layer in tokens], dim=-1)]
         return [project(layer, matrix) for layer, matrix in zip(tokens, self.projections, strict=True)]
 
-    def extract(self, pictures: Iterable[Picture | ImageError]) -> Iterator[tuple[Picture, list[Tensor]] | ImageError]:
-        """Features [P, D] per memory for each picture, in order; errors pass through. On CUDA in batches."""
-        size = _CUDA_BATCH if self.backbone.device.type == "cuda" else 1
+    def batches(self, pictures: Iterable[Picture | ImageError]) -> Iterator[tuple[list[Picture | ImageError], Tensor]]:
+        """Pictures in groups with the pixels [N, 3, H, W] of those that could be opened, in order.
+
+        On a CPU a group is one image: matrix sizes, and with them rounding, then never depend on the batch.
+        """
+        size = CUDA_BATCH if self.backbone.device.type == "cuda" else 1
         pictures = iter(pictures)
         while group := list(itertools.islice(pictures, size)):
-            opened = [picture for picture in group if isinstance(picture, Picture)]
-            features = iter(self._batch(opened))
-            for picture in group:
-                yield picture if isinstance(picture, ImageError) else (picture, next(features))
-
-    def _batch(self, pictures: list[Picture]) -> list[list[Tensor]]:
-        if not pictures:
-            return []
-        inputs = [to_input(picture, self._config.input_size, self._config.resize) for picture in pictures]
-        tokens = self.backbone.tokens(torch.stack([torch.from_numpy(pixels) for pixels in inputs]))
-        return [self.embed([layer[index] for layer in tokens]) for index in range(len(pictures))]
+            inputs = [
+                torch.from_numpy(to_input(picture, self._config.input_size, self._config.resize))
+                for picture in group
+                if isinstance(picture, Picture)
+            ]
+            empty = torch.empty(0, 3, *self._config.input_size)
+            yield group, torch.stack(inputs) if inputs else empty

@@ -26,8 +26,8 @@ MIN_SIDE = 14  # pixels: one patch
 MAX_SIDE = 32_768
 MAX_PIXELS = 2**27  # 134 megapixels; a heat map of that size is already half a gigabyte
 
-# The whole image is resized with the filter DINOv2's own evaluation uses; Pillow's is antialiased.
-FILTER = Image.Resampling.BICUBIC
+# Bilinear and antialiased, as anomaly detectors usually resize, so that published figures can be compared.
+FILTER = Image.Resampling.BILINEAR
 
 ImageLike = Any  # path, PIL image, numpy array or torch tensor; a type checker cannot see torch from here
 

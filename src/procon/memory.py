@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor
 
 from procon.kernels.coreset import k_center
+from procon.kernels.neighbors import Banks
 
 IN_RAM_BYTES = 2 * 2**30  # features up to this size stay in memory as fp32; beyond it they go to disk as fp16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayerMemory:
     """The banks of one layer. An anchor that several banks picked is stored once."""
 
@@ -28,6 +30,11 @@ class LayerMemory:
     def bank(self, index: int) -> Tensor:
         """M_{l,b}: the anchors of one bank, [M, D]."""
         return self.anchors[self.banks[index]]
+
+    @cached_property
+    def index(self) -> Banks:
+        """The banks as the neighbour search wants them."""
+        return Banks(self.anchors, self.banks)
 
     def to(self, device: torch.device) -> "LayerMemory":
         """The same memory on another device."""
@@ -122,15 +129,15 @@ class FeatureStore:
             self._folder.cleanup()
 
     def put(self, image: int, features: list[Tensor]) -> None:
-        """Store the embedded patches [P, D] of every layer of one image."""
-        rows = slice(image * self.patches, (image + 1) * self.patches)
+        """Store the embedded patches [N, P, D] of every layer, of N images from number ``image`` on."""
         for layer, values in zip(self._layers, features, strict=True):
-            layer[rows] = values.to("cpu", layer.dtype)
+            rows = slice(image * self.patches, (image + len(values)) * self.patches)
+            layer[rows] = values.flatten(0, 1).to("cpu", layer.dtype)
 
     def image(self, image: int) -> list[Tensor]:
-        """The embedded patches [P, D] of every layer of one image, float32."""
+        """The embedded patches [1, P, D] of every layer of one image, float32."""
         rows = slice(image * self.patches, (image + 1) * self.patches)
-        return [layer[rows].float() for layer in self._layers]
+        return [layer[rows].float().unsqueeze(0) for layer in self._layers]
 
     def layer(self, layer: int) -> Tensor:
         """All patches [N, D] of a layer as stored."""
@@ -159,7 +166,7 @@ def build_layer(
     Distances are taken in the space of ``selection`` [D, d] (None: in the full space); anchors stay in D dimensions.
     Bank b = 1..B starts at a point drawn with seed b.
     """
-    starts = [int(np.random.RandomState(bank).randint(len(features))) for bank in range(1, banks + 1)]
+    starts = [int(np.random.RandomState(bank).random_sample() * len(features)) for bank in range(1, banks + 1)]
     chunks = [rows.to(device).float() for rows in features.split(65_536)]
     points = torch.cat(chunks if selection is None else [rows @ selection.to(device) for rows in chunks])
     del chunks

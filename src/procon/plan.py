@@ -74,10 +74,11 @@ def plan_fit(detector: Detector, images: int, example: ImageLike) -> Plan:
 
 
 def _time_image(detector: Detector, example: ImageLike) -> float:
-    picture = open_image(example)
-    list(detector.extractor.extract([picture]))  # warm: first-call set-up is not what a hundred images cost
+    ((_, pixels),) = detector.extractor.batches([open_image(example)])
+    detector.extractor.features(pixels)  # warm: first-call set-up is not what a hundred images cost
     start = time.perf_counter()
-    list(detector.extractor.extract([open_image(example)]))
+    ((_, pixels),) = detector.extractor.batches([open_image(example)])
+    float(detector.extractor.features(pixels)[0].flatten()[0])  # waits for the device
     return time.perf_counter() - start
 
 

@@ -8,6 +8,7 @@ best inside. Every pick is the pick the textbook loop makes.
 
 import math
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -53,7 +54,11 @@ def k_center(
     if block < 1:
         raise ValueError(f"block must be at least 1, got {block}")
     grid = to_grid(points)
-    picks = torch.empty(len(starts), size, dtype=torch.int64)
+    if grid.is_cuda and find_spec("triton") is not None:
+        from procon.kernels.triton_coreset import greedy_cuda
+
+        return greedy_cuda(grid, size, starts, block, progress)
+    picks = torch.empty(len(starts), size, dtype=torch.int64, device=points.device)
     for row, start in enumerate(starts):
         done = row * size
 

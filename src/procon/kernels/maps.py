@@ -26,20 +26,20 @@ def gaussian_blur(maps: Tensor, sigma: float) -> Tensor:
     radius = math.floor(4 * sigma + 0.5)
     offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (offsets / sigma) ** 2)
-    weights = (weights / weights.sum()).to(maps)
+    weights = (weights / weights.sum()).float()
     for dim in (-2, -1):
-        index = reflect_index(maps.shape[dim], radius).to(maps.device)
+        index = reflect_index(maps.shape[dim], radius, maps.device)
         padded = maps.index_select(maps.ndim + dim, index)
         size = maps.shape[dim]
         blurred = torch.zeros_like(maps)
         # A sum of shifted copies, always in this order: the same bits for any number of maps and threads.
-        for position, weight in enumerate(weights):
-            blurred.add_(padded.narrow(dim, position, size), alpha=float(weight))
+        for position, weight in enumerate(weights.tolist()):
+            blurred.add_(padded.narrow(dim, position, size), alpha=weight)
         maps = blurred
     return maps
 
 
-def reflect_index(size: int, radius: int) -> Tensor:
+def reflect_index(size: int, radius: int, device: torch.device) -> Tensor:
     """Indices that extend ``size`` cells by ``radius`` on both sides as d c b a | a b c d | d c b a, any radius."""
-    positions = torch.arange(-radius, size + radius) % (2 * size)
+    positions = torch.arange(-radius, size + radius, device=device) % (2 * size)
     return torch.where(positions < size, positions, 2 * size - 1 - positions)

@@ -1,6 +1,9 @@
 """Exact nearest neighbours at matrix-multiply speed, in one memory or in several that share anchors."""
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +15,39 @@ _SPARE = 3  # candidates beyond k that the product proposes; more means fewer se
 _CELLS = 2**19  # floats of differences held at a time: 2 MiB, so that they stay in cache
 
 
+@dataclass(frozen=True, eq=False)
+class Banks:
+    """Memories that share anchors, with what a search needs to know about them, computed once."""
+
+    anchors: Tensor
+    """[U, D] float32: the anchors of all banks, each once."""
+    rows: Tensor
+    """[B, M] int64: the rows of ``anchors`` that each bank holds."""
+
+    @cached_property
+    def members(self) -> Tensor:
+        """[B, U] bool: who holds which anchor."""
+        members = torch.zeros(len(self.rows), len(self.anchors), dtype=torch.bool, device=self.anchors.device)
+        return members.scatter_(1, self.rows, True)
+
+    @cached_property
+    def squares(self) -> Tensor:
+        """[U]: ‖m‖², infinite where no bank holds the anchor."""
+        return self.anchors.square().sum(dim=1).masked_fill(~self.members.any(dim=0), torch.inf)
+
+    @cached_property
+    def packed(self) -> Any:
+        """The same banks as the CUDA kernels want them."""
+        from procon.kernels.triton_neighbors import PackedBanks
+
+        return PackedBanks(self.anchors, self.rows)
+
+
+def single(anchors: Tensor) -> Banks:
+    """One bank that holds every anchor [M, D]."""
+    return Banks(anchors.float(), torch.arange(len(anchors), device=anchors.device).unsqueeze(0))
+
+
 def nearest(
     queries: Tensor, anchors: Tensor, k: int, *, exclude: Tensor | None = None, block: int = 256
 ) -> tuple[Tensor, Tensor]:
@@ -19,45 +55,39 @@ def nearest(
 
     ``queries`` [Q, D], ``anchors`` [M, D]; ``exclude`` [M] hides anchors. See :func:`nearest_in_banks`.
     """
-    whole = torch.arange(len(anchors), device=anchors.device).unsqueeze(0)
-    distances, indices = nearest_in_banks(queries, anchors, whole, k, exclude=exclude, block=block)
+    distances, indices = nearest_in_banks(queries, single(anchors), k, exclude=exclude, block=block)
     return distances[0], indices[0]
 
 
 def nearest_in_banks(
-    queries: Tensor, anchors: Tensor, banks: Tensor, k: int, *, exclude: Tensor | None = None, block: int = 256
+    queries: Tensor, banks: Banks, k: int, *, exclude: Tensor | None = None, block: int = 256
 ) -> tuple[Tensor, Tensor]:
-    """The k nearest anchors of each query in every bank: (squared distances [B, Q, k], rows of ``anchors`` [B, Q, k]).
+    """The k nearest anchors of queries [Q, D] in every bank: (squared distances [B, Q, k], rows of anchors [B, Q, k]).
 
-    ``queries`` [Q, D]; ``anchors`` [U, D] holds the anchors of all banks once, ``banks`` [B, M] says who has which;
-    ``exclude`` [U] hides anchors. Distances ascend, ties go to the lower row.
-
-    One matrix product for all banks proposes a few candidates per query, whose distances are then computed from
-    differences, coordinate by coordinate. Rounding in the product cannot change the answer: a query whose runner-up is
-    within the error bound of the product, or with too few candidates in some bank, is looked at again with twice as
-    many. So the result does not depend on ``block`` (queries at a time), on the batch or on threads.
+    Distances ascend, ties go to the lower row; ``exclude`` [U] hides anchors. One matrix product for all banks proposes
+    a few candidates per query, whose distances are then computed from differences, coordinate by coordinate. Rounding
+    in the product cannot change the answer: a query whose runner-up is within the error bound of the product, or with
+    too few candidates in some bank, is looked at again with twice as many. So the result does not depend on ``block``
+    (queries at a time), on the batch or on threads.
     """
+    anchors, members, squares = banks.anchors, banks.members, banks.squares
     if queries.ndim != 2 or anchors.ndim != 2 or queries.shape[1] != anchors.shape[1]:
         raise ValueError(
             f"queries and anchors must be [Q, D] and [M, D], got {list(queries.shape)} and {list(anchors.shape)}"
         )
     if block < 1:
         raise ValueError(f"block must be at least 1, got {block}")
-    members = torch.zeros(len(banks), len(anchors), dtype=torch.bool, device=anchors.device)
-    members.scatter_(1, banks, True)
     if exclude is not None:
-        members &= ~exclude
-    fewest = int(members.sum(dim=1).min())
+        members = members & ~exclude
+        squares = squares.masked_fill(exclude, torch.inf)
+    available, fewest = int(members.any(dim=0).sum()), int(members.sum(dim=1).min())
     if not 1 <= k <= fewest:
         raise ValueError(f"k must be from 1 to the number of anchors {fewest}, got {k}")
-    queries, anchors = queries.float(), anchors.float()
-    used = members.any(dim=0)
-    squares = anchors.square().sum(dim=1).masked_fill(~used, torch.inf)
-    available = int(used.sum())
+    queries = queries.float()
     # A bank holds fewest / available of the anchors, so this many candidates bring it k and some to spare.
     enough = math.ceil((k + _SPARE) * available / fewest)
-    distances = queries.new_empty(len(banks), len(queries), k)
-    indices = torch.empty(len(banks), len(queries), k, dtype=torch.int64, device=queries.device)
+    distances = queries.new_empty(len(banks.rows), len(queries), k)
+    indices = torch.empty(len(banks.rows), len(queries), k, dtype=torch.int64, device=queries.device)
     for start in range(0, len(queries), block):
         rows = torch.arange(start, min(start + block, len(queries)), device=queries.device)
         count = enough
@@ -104,5 +134,5 @@ def _exact(queries: Tensor, anchors: Tensor, candidates: Tensor) -> Tensor:
 
 
 def rows_in_cache(queries: Tensor, neighbors: int) -> int:
-    """How many queries [Q, D] to compare with ``neighbors`` anchors each at a time: all on a GPU, a cacheful on a CPU."""
+    """How many queries [Q, D] to compare with ``neighbors`` anchors each at a time: a cacheful on a CPU, else all."""
     return max(1, _CELLS // (neighbors * queries.shape[1])) if queries.device.type == "cpu" else max(1, len(queries))

@@ -1,8 +1,8 @@
 """k-center on CUDA: the same picks as :func:`procon.kernels.coreset.k_center`, with the greedy loop inside one kernel.
 
-Per pass and start: the ``block`` points with the largest distances, all distances among them from one product, the greedy
-loop on those in a single thread block (a pick costs microseconds, not a launch), then all N points updated against the
-new picks with one product. Distances are exact integers in fp64, as on the CPU, so picks agree bit for bit.
+Per pass and start: the ``block`` points with the largest distances, all distances among them from one product, the
+greedy loop on those in a single thread block (a pick costs microseconds, not a launch), then all N points updated
+against the new picks with one product. Distances are exact integers in fp64, as on the CPU, so picks agree bit for bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -70,7 +70,7 @@ def _pass(points: Tensor, norms: Tensor, bounds: Tensor, block: int, limits: lis
     starts = len(bounds)
     top = bounds.topk(min(block + 1, bounds.shape[1]), dim=1)
     # All of the front can be picked only if nothing lies behind it.
-    cuts = top.values[:, block] if top.values.shape[1] > block else torch.full_like(top.values[:, 0], -0.5)
+    cuts = top.values[:, block].contiguous() if top.values.shape[1] > block else bounds.new_full((starts,), -0.5)
     front = top.indices[:, :block].sort(dim=1).values  # ascending, so that the first maximum has the lowest index
     values = bounds.gather(1, front).contiguous()
     rows, sizes = points[front], norms[front]

@@ -3,8 +3,8 @@
 The product never reaches memory. Each thread block multiplies a tile of queries with one run of anchor tiles after
 another and keeps, per column of the tile, the two smallest distances seen; the tile number rides in the lowest bits of
 the distance. A second kernel takes the few best of those, computes their distances from fp32 differences, and orders
-them. An anchor is missed only if two closer ones share its column and run, or if half precision misplaces it past all
-candidates: both are bounded by test against the exact path.
+them; where both kept distances of a column made it, the rest of that column is looked at too. An anchor is missed only
+if half precision misplaces it past all candidates; the tests bound what that does to residuals.
 """
 
 import torch
@@ -12,11 +12,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_RUN = 16  # tiles per run: 4 bits
+_LONGEST_RUN = 16  # tiles per run: 4 bits
+_RUNS = 4  # wanted per bank: the more columns, the fewer neighbours share one
 _TILE = 128  # anchors per tile
-_BIAS = 22.0  # puts every value into [16, 32), where one fp32 step is 2^-19
-_FAR = 31.0
-_CANDIDATES = 8
+_BIAS = 22.0  # puts every key into [16, 32), where one fp32 step is 2^-19
+_NONE = tl.constexpr(31.0)  # the key of no anchor
+_SPARE = 3  # candidates re-ranked beyond k
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -34,13 +35,14 @@ def _propose(  # type: ignore[no-untyped-def]
     RUN: tl.constexpr,
     RUNS: tl.constexpr,
 ):
+    """The two smallest ‖m‖² - 2 z·m per column and run: queries [Q, D], anchors [B, M, D], keys [B, Q, RUNS, 2 BA]."""
     tile_q, run, bank = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     rows = tile_q * BQ + tl.arange(0, BQ)
     depth = tl.arange(0, BD)
     query_tile = queries + (rows % count)[:, None].to(tl.int64) * D + depth[None, :]
     bank_anchors = anchors + bank.to(tl.int64) * size * D
-    first = tl.full((BQ, BA), 31.0, tl.float32)
-    second = tl.full((BQ, BA), 31.0, tl.float32)
+    first = tl.full((BQ, BA), _NONE, tl.float32)
+    second = tl.full((BQ, BA), _NONE, tl.float32)
     for tile in range(RUN):
         columns = (run * RUN + tile) * BA + tl.arange(0, BA)
         anchor_tile = bank_anchors + columns[None, :] * D + depth[:, None]
@@ -51,11 +53,10 @@ def _propose(  # type: ignore[no-untyped-def]
             product = tl.dot(q, a, product)
         norm = tl.load(norms + bank * size + columns)
         key = norm[None, :] - 2.0 * product
-        key = ((key.to(tl.int32, bitcast=True) & -16) | tile).to(tl.float32, bitcast=True)
+        key = ((key.to(tl.int32, bitcast=True) & -RUN) | tile).to(tl.float32, bitcast=True)
         second = tl.minimum(second, tl.maximum(first, key))
         first = tl.minimum(first, key)
-    width: tl.constexpr = 2 * BA * RUNS
-    out = keys + (bank.to(tl.int64) * count + rows[:, None]) * width + run * 2 * BA + tl.arange(0, BA)[None, :]
+    out = keys + ((bank.to(tl.int64) * count + rows[:, None]) * RUNS + run) * (2 * BA) + tl.arange(0, BA)[None, :]
     tl.store(out, first, mask=rows[:, None] < count)
     tl.store(out + BA, second, mask=rows[:, None] < count)
 
@@ -66,40 +67,62 @@ def _rerank(  # type: ignore[no-untyped-def]
     anchors,
     keys,
     distances,
-    indices,
+    positions,
     count,
     size,
+    limit,
     D: tl.constexpr,
+    BD: tl.constexpr,
     K: tl.constexpr,
     C: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BW: tl.constexpr,
     BA: tl.constexpr,
     RUN: tl.constexpr,
-    RUNS: tl.constexpr,
 ):
+    """The K nearest of the C best keys by fp32 differences: distances and positions in the bank [B, Q, K]."""
     row, bank = tl.program_id(0), tl.program_id(1)
-    width: tl.constexpr = 2 * BA * RUNS
-    offsets = tl.arange(0, width)
-    key = tl.load(keys + (bank.to(tl.int64) * count + row) * width + offsets)
-    depth = tl.arange(0, D)
-    query = tl.load(queries + row.to(tl.int64) * D + depth)
-    slots = tl.arange(0, C)
+    offsets, depth, slots = tl.arange(0, BW), tl.arange(0, BD), tl.arange(0, C)
+    key = tl.load(keys + (bank.to(tl.int64) * count + row) * WIDTH + offsets, mask=offsets < WIDTH, other=_NONE)
+    query = tl.load(queries + row.to(tl.int64) * D + depth, mask=depth < D, other=0.0)
     found = tl.full((C,), float("inf"), tl.float32)
     where = tl.full((C,), 2147483647, tl.int32)
+    shared = tl.full((C,), -1, tl.int32)  # the column of a candidate that was second in it
     for slot in range(C):
-        best, position = tl.min(key, axis=0, return_indices=True)
-        key = tl.where(offsets == position, 31.0, key)
-        tile = best.to(tl.int32, bitcast=True) & 15
-        column = (position // (2 * BA) * RUN + tile) * BA + position % BA
-        anchor = tl.load(anchors + (bank.to(tl.int64) * size + column) * D + depth)
+        best, place = tl.min(key, axis=0, return_indices=True)
+        key = tl.where(offsets == place, _NONE, key)
+        tile = best.to(tl.int32, bitcast=True) & (RUN - 1)
+        first = place // (2 * BA) * RUN * BA + place % BA
+        column = first + tile * BA
+        real = best < _NONE
+        anchor = tl.load(anchors + (bank.to(tl.int64) * size + column) * D + depth, mask=(depth < D) & real, other=0.0)
         difference = query - anchor
-        found = tl.where(slots == slot, tl.sum(difference * difference, axis=0), found)
+        distance = tl.where(real, tl.sum(difference * difference, axis=0), float("inf"))
+        found = tl.where(slots == slot, distance, found)
         where = tl.where(slots == slot, column, where)
+        shared = tl.where((slots == slot) & real & (place % (2 * BA) >= BA), first, shared)
+    for slot in range(C):
+        first = tl.max(tl.where(slots == slot, shared, -1), axis=0)
+        if first >= 0:
+            for tile in range(RUN):
+                column = first + tile * BA
+                inside = column < limit
+                anchor = tl.load(
+                    anchors + (bank.to(tl.int64) * size + column) * D + depth, mask=(depth < D) & inside, other=0.0
+                )
+                difference = query - anchor
+                distance = tl.sum(difference * difference, axis=0)
+                worst, at = tl.max(found, axis=0, return_indices=True)
+                known = tl.max((where == column).to(tl.int32), axis=0)
+                better = (slots == at) & inside & (distance < worst) & (known == 0)
+                found = tl.where(better, distance, found)
+                where = tl.where(better, column, where)
     base = (bank.to(tl.int64) * count + row) * K
     for slot in range(K):
         best = tl.min(found, axis=0)
-        column = tl.min(tl.where(found == best, where, 2147483647), axis=0)
+        column = tl.min(tl.where(found == best, where, 2147483647), axis=0)  # ties to the lower position
         tl.store(distances + base + slot, best)
-        tl.store(indices + base + slot, column)
+        tl.store(positions + base + slot, column)
         found = tl.where(where == column, float("inf"), found)
 
 
@@ -108,27 +131,29 @@ def _combine(  # type: ignore[no-untyped-def]
     queries,
     anchors,
     distances,
-    indices,
+    positions,
     temperatures,
     residuals,
     count,
     size,
     patches,
     D: tl.constexpr,
+    BD: tl.constexpr,
     K: tl.constexpr,
 ):
+    """The residual ‖sum_j w_j (z - m_j)‖ with w = softmax(-d² / tau), of one query and bank."""
     row, bank = tl.program_id(0), tl.program_id(1)
     base = (bank.to(tl.int64) * count + row) * K
     tau = tl.load(temperatures + bank * (count // patches) + row // patches)
     nearest = tl.load(distances + base)
-    depth = tl.arange(0, D)
-    query = tl.load(queries + row.to(tl.int64) * D + depth)
+    depth = tl.arange(0, BD)
+    query = tl.load(queries + row.to(tl.int64) * D + depth, mask=depth < D, other=0.0)
     total = 0.0
-    combined = tl.zeros((D,), tl.float32)
+    combined = tl.zeros((BD,), tl.float32)
     for slot in range(K):
         weight = tl.exp(-(tl.load(distances + base + slot) - nearest) / tau)
-        column = tl.load(indices + base + slot)
-        anchor = tl.load(anchors + (bank.to(tl.int64) * size + column) * D + depth)
+        column = tl.load(positions + base + slot)
+        anchor = tl.load(anchors + (bank.to(tl.int64) * size + column) * D + depth, mask=depth < D, other=0.0)
         combined += weight * (query - anchor)
         total += weight
     combined = combined / total
@@ -136,88 +161,96 @@ def _combine(  # type: ignore[no-untyped-def]
 
 
 class PackedBanks:
-    """The banks of a layer as the kernels want them: padded, contiguous, in fp32 and scaled fp16."""
+    """The banks of a layer as the kernels want them: contiguous, padded to whole runs, in fp32 and scaled fp16.
 
-    def __init__(self, anchors: Tensor, banks: Tensor) -> None:
-        """``anchors`` [U, D] float32, ``banks`` [B, M] rows of it."""
-        count, size = banks.shape
+    Queries may be up to four times as long as the longest anchor; embedded patches are all of about unit length.
+    """
+
+    def __init__(self, anchors: Tensor, rows: Tensor) -> None:
+        """``anchors`` [U, D] float32, ``rows`` [B, M] of it."""
+        count, size = rows.shape
         self.size = size
-        padded = -(-size // (_TILE * _RUN)) * _TILE * _RUN
+        tiles = triton.cdiv(size, _TILE)
+        self.run = min(_LONGEST_RUN, triton.next_power_of_2(triton.cdiv(tiles, _RUNS)))
+        padded = triton.cdiv(tiles, self.run) * self.run * _TILE
         self.exact = torch.zeros(count, padded, anchors.shape[1], device=anchors.device)
-        self.exact[:, :size] = anchors[banks]
-        # With the largest norm at 1 and queries up to twice that, ‖m‖² - 2 z·m + 22 stays within [16, 32).
+        self.exact[:, :size] = anchors[rows]
+        # With the longest anchor at 1, ‖m‖² - 2 z·m + 22 stays within [16, 31).
         self.scale = float(anchors.square().sum(dim=1).max().sqrt().clamp_min(1e-30))
         self.half = (self.exact / self.scale).half()
-        norms = self.half.float().square().sum(dim=2) + _BIAS
-        norms[:, size:] = _FAR
-        self.norms = norms.contiguous()
+        self.norms = self.half.float().square().sum(dim=2) + _BIAS
+        self.norms[:, size:] = _NONE.value
 
 
-def nearest_in_packed(queries: Tensor, packed: PackedBanks, k: int) -> tuple[Tensor, Tensor]:
-    """The k nearest anchors in every bank: queries [Q, D] -> squared distances [B, Q, k], positions in the bank [B, Q, k]."""
-    banks, padded, depth = packed.exact.shape
-    count, runs = len(queries), padded // (_TILE * _RUN)
-    half = (queries / packed.scale).half()
-    keys = torch.empty(banks, count, 2 * _TILE * runs, device=queries.device)
-    tile_q = 128
-    _propose[(triton.cdiv(count, tile_q), runs, banks)](
-        half,
+def nearest_packed(queries: Tensor, packed: PackedBanks, k: int) -> tuple[Tensor, Tensor]:
+    """The k nearest anchors of queries [Q, D] in every bank: (squared distances, positions in the bank), [B, Q, k]."""
+    banks, size, dims = packed.exact.shape
+    count, runs = len(queries), size // (_TILE * packed.run)
+    keys = torch.empty(banks, count, runs * 2 * _TILE, device=queries.device)
+    # A single image is too little work for large tiles to fill the GPU.
+    tile, warps = (128, 8) if count > 4096 else (64, 4)
+    _propose[(triton.cdiv(count, tile), runs, banks)](
+        (queries / packed.scale).half(),
         packed.half,
         packed.norms,
         keys,
         count,
-        padded,
-        D=depth,
-        BQ=tile_q,
+        size,
+        D=dims,
+        BQ=tile,
         BA=_TILE,
         BD=64,
-        RUN=_RUN,
+        RUN=packed.run,
         RUNS=runs,
-        num_warps=8,
-        num_stages=3,
+        num_warps=warps,
+        num_stages=4,
     )
     distances = torch.empty(banks, count, k, device=queries.device)
-    indices = torch.empty(banks, count, k, dtype=torch.int32, device=queries.device)
+    positions = torch.empty(banks, count, k, dtype=torch.int32, device=queries.device)
     _rerank[(count, banks)](
         queries,
         packed.exact,
         keys,
         distances,
-        indices,
+        positions,
         count,
-        padded,
-        D=depth,
+        size,
+        packed.size,
+        D=dims,
+        BD=triton.next_power_of_2(dims),
         K=k,
-        C=_CANDIDATES,
+        C=triton.next_power_of_2(k + _SPARE),
+        WIDTH=runs * 2 * _TILE,
+        BW=triton.next_power_of_2(runs * 2 * _TILE),
         BA=_TILE,
-        RUN=_RUN,
-        RUNS=runs,
-        num_warps=4,
+        RUN=packed.run,
+        num_warps=1,
     )
-    return distances, indices
+    return distances, positions
 
 
-def soft_residual_packed(queries: Tensor, packed: PackedBanks, k: int, patches: int) -> Tensor:
-    """r_{b,p} of a batch of images: queries [N * patches, D] -> residuals [B, N * patches]; tau per image and bank."""
-    distances, indices = nearest_in_packed(queries, packed, k)
-    banks, count, _ = distances.shape
-    ordered = distances.view(banks, count // patches, patches * k).sort(dim=2).values
-    middle = patches * k
-    tau = (ordered[:, :, (middle - 1) // 2] + ordered[:, :, middle // 2]) / 2
-    tau = tau.clamp_min(torch.finfo(torch.float32).tiny).contiguous()
-    residuals = torch.empty(banks, count, device=queries.device)
-    _combine[(count, banks)](
+def fused_residuals(patches: Tensor, packed: PackedBanks, k: int) -> Tensor:
+    """``scoring.image_residuals`` on CUDA: patches [N, P, D] -> [N, B, P], tau per image and bank."""
+    images, count, dims = patches.shape
+    queries = patches.reshape(-1, dims).float().contiguous()
+    distances, positions = nearest_packed(queries, packed, k)
+    banks = len(distances)
+    ordered = distances.view(banks, images, count * k).sort(dim=2).values
+    tau = (ordered[:, :, (count * k - 1) // 2] + ordered[:, :, count * k // 2]) / 2
+    residuals = torch.empty(banks, len(queries), device=queries.device)
+    _combine[(len(queries), banks)](
         queries,
         packed.exact,
         distances,
-        indices,
-        tau,
+        positions,
+        tau.clamp_min(torch.finfo(torch.float32).tiny).contiguous(),
         residuals,
-        count,
+        len(queries),
         packed.exact.shape[1],
-        patches,
-        D=queries.shape[1],
+        count,
+        D=dims,
+        BD=triton.next_power_of_2(dims),
         K=k,
-        num_warps=4,
+        num_warps=1,
     )
-    return residuals
+    return residuals.view(banks, images, count).transpose(0, 1)

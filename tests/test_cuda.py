@@ -1,0 +1,85 @@
+"""The CUDA paths against the exact ones. Run where there is a GPU: pytest -m gpu."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from procon import Detector
+from procon.kernels.coreset import k_center
+from procon.kernels.neighbors import Banks
+from procon.kernels.scoring import bank_residuals, image_residuals
+from tests.conftest import part_pixels, tiny_config
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
+
+
+def clustered(count: int, dims: int, seed: int) -> torch.Tensor:
+    """Points near a 12-dimensional subspace, about unit length."""
+    base = torch.randn(12, dims, generator=torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.randn(count, 12, generator=generator) @ base + 0.7 * torch.randn(count, dims, generator=generator)
+    return torch.nn.functional.normalize(points, dim=1)
+
+
+@pytest.mark.parametrize("block", [16, 100, 2048])
+@pytest.mark.parametrize(
+    "points",
+    [
+        torch.randn(3000, 24, generator=torch.Generator().manual_seed(0)),
+        torch.randint(0, 4, (2000, 3), generator=torch.Generator().manual_seed(0)).float(),  # ties everywhere
+        torch.randn(50, 8, generator=torch.Generator().manual_seed(0)).repeat(20, 1),  # fewer points than picks
+        torch.zeros(300, 4),
+        clustered(20_000, 192, 3),
+    ],
+    ids=["gauss", "lattice", "duplicates", "equal", "clustered"],
+)
+def test_picks_equal_those_of_the_cpu(points: torch.Tensor, block: int) -> None:
+    starts = [0, 7, len(points) - 1]
+    heard: list[int] = []
+    picks = k_center(points.cuda(), 250, starts, block=block, progress=heard.append)
+    assert picks.is_cuda
+    assert torch.equal(picks.cpu(), k_center(points, 250, starts))
+    assert heard == sorted(heard)
+    assert heard[-1] == 3 * 250
+
+
+@pytest.mark.parametrize("dims", [64, 384, 512])
+@pytest.mark.parametrize("size", [6, 100, 2048, 2100, 9000])
+def test_fused_residuals_agree_with_the_exact_path(size: int, dims: int) -> None:
+    anchors = clustered(12_000, dims, 5)
+    rows = torch.stack([torch.randperm(12_000, generator=torch.Generator().manual_seed(b))[:size] for b in range(3)])
+    patches = clustered(2 * 400, dims, 6).view(2, 400, dims)
+    fused = image_residuals(patches.cuda(), Banks(anchors.cuda(), rows.cuda()), 5).cpu()
+    exact = torch.stack([bank_residuals(image, Banks(anchors, rows), 5) for image in patches])
+    assert fused.shape == (2, 3, 400)
+    # Half precision may swap an anchor at the edge of the candidates; nothing else may differ but rounding.
+    error = (fused - exact).abs() / exact
+    assert error.max() < 1e-3
+    assert error.median() < 1e-6
+
+
+def test_a_detector_scores_alike_on_cpu_and_gpu_alone_and_in_batches(tiny_backbone: Path) -> None:
+    config = tiny_config(tiny_backbone, precision="fp32")
+    on_gpu = Detector(config, device="cuda").fit([part_pixels(seed) for seed in range(8)])
+    on_cpu = Detector(config, device="cpu").fit([part_pixels(seed) for seed in range(8)])
+    images = [part_pixels(20), part_pixels(21, defect=True), part_pixels(22)]
+    together = on_gpu.predict(images)
+    for image, batched in zip(images, together, strict=True):
+        alone, reference = on_gpu.predict(image), on_cpu.predict(image)
+        assert alone.score == pytest.approx(batched.score, rel=1e-4)
+        assert alone.score == pytest.approx(reference.score, rel=1e-3)
+        assert abs(alone.heatmap - reference.heatmap).max() < 1e-3 * reference.heatmap.max()
+
+
+def test_a_recorded_graph_follows_its_input(tiny_backbone: Path) -> None:
+    """64 dimensions let the fused kernels run, so the single image is a replayed graph."""
+    from tests.conftest import write_tiny_backbone
+
+    wide = write_tiny_backbone(tiny_backbone.parent / "wide", hidden=64)
+    detector = Detector(tiny_config(wide, precision="fp32"), device="cuda").fit([part_pixels(s) for s in range(8)])
+    first, second = part_pixels(30), part_pixels(31, defect=True)
+    scores = [detector.predict(image).score for image in (first, second, first, second)]
+    assert scores[0] == scores[2] != scores[1] == scores[3]
+    batch = [result.score for result in detector.predict([first, second])]
+    assert scores[:2] == pytest.approx(batch, rel=1e-4)
