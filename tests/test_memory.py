@@ -40,7 +40,9 @@ def test_a_store_returns_what_was_put(limit: int, temporary: Path) -> None:
         for layer in range(2):
             together = torch.cat([image[layer] for image in images])
             stored = together.half() if limit == 0 else together
-            assert torch.equal(store.layer(layer), stored)
+            pieces = list(store.pieces(layer, size=5))
+            assert [(rows.start, rows.stop) for rows, _ in pieces] == [(0, 5), (5, 10), (10, 15), (15, 18)]
+            assert torch.equal(torch.cat([features for _, features in pieces]), stored.float())
             for index in range(3):
                 found = store.image(index)[layer][0]
                 assert found.dtype == torch.float32
@@ -67,7 +69,7 @@ def test_a_store_goes_to_disk_above_its_limit_only(temporary: Path) -> None:
 
 
 def test_a_missing_layer_is_refused(temporary: Path) -> None:
-    with FeatureStore(1, 3, [4, 5]) as store, pytest.raises(ValueError, match="shorter"):
+    with FeatureStore(1, 3, [4, 5]) as store, pytest.raises(ValueError, match="longer"):
         store.put(0, [torch.ones(1, 3, 4)])
 
 
@@ -92,33 +94,49 @@ def test_coreset_size(patches: int, ratio: float, neighbors: int, cap: int | Non
     assert coreset_size(patches, ratio, neighbors, cap) == size
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_banks_are_coresets_of_the_features(dtype: torch.dtype) -> None:
-    features = make_features(1, 120, 16).to(dtype)
+def filled(features: Tensor, limit: int = 2**30) -> FeatureStore:
+    """A store of one layer with ``features`` [N, D] as N images of one patch."""
+    store = FeatureStore(len(features), 1, [features.shape[1]], limit)
+    store.put(0, [features.unsqueeze(1)])
+    return store
+
+
+@pytest.mark.parametrize("limit", [0, 2**30], ids=["on disk", "in memory"])
+def test_banks_are_coresets_of_the_features(limit: int) -> None:
+    features = make_features(1, 120, 16).half().float()  # exact in fp16, so that disk and memory hold the same
     selection = gaussian_matrix(16, 5, 42, 0, 1)
-    layer = build_layer(features, selection, 30, 3, CPU)
+    with filled(features, limit) as store:
+        layer = build_layer(store, 0, selection, 30, 3, CPU)
     assert layer.banks.shape == (3, 30)
     assert layer.anchors.dtype == torch.float32
-    assert torch.equal(layer.anchors, features[layer.origin].float())
+    assert torch.equal(layer.anchors, features[layer.origin])
     assert torch.equal(layer.origin, layer.origin.unique())  # ascending, each once
     starts = [int(np.random.RandomState(bank).random_sample() * 120) for bank in (1, 2, 3)]
     assert layer.origin[layer.banks[:, 0]].tolist() == starts
     # Distances are those of the narrow space, and only of it.
-    assert torch.equal(layer.origin[layer.banks], k_center(features.float() @ selection, 30, starts))
-    assert not torch.equal(layer.origin[layer.banks], k_center(features.float(), 30, starts))
+    assert torch.equal(layer.origin[layer.banks], k_center(features @ selection, 30, starts))
+    assert not torch.equal(layer.origin[layer.banks], k_center(features, 30, starts))
     for bank in range(3):
-        assert torch.equal(layer.bank(bank), features[layer.origin[layer.banks[bank]]].float())
+        assert torch.equal(layer.bank(bank), features[layer.origin[layer.banks[bank]]])
 
 
 def test_without_a_narrow_space_distances_are_full() -> None:
     features = make_features(2, 90, 6)
-    layer = build_layer(features, None, 20, 1, CPU)
+    layer = build_layer(filled(features), 0, None, 20, 1, CPU)
     start = int(np.random.RandomState(1).random_sample() * 90)
     assert torch.equal(layer.origin[layer.banks], k_center(features, 20, [start]))
 
 
+def test_selecting_leaves_the_features_as_they_were() -> None:
+    """The grid is made in place; without a narrow space that must not be the store's own memory."""
+    features = make_features(2, 90, 6)
+    store = filled(features)
+    build_layer(store, 0, None, 20, 1, CPU)
+    assert torch.equal(store.read(0, slice(0, 90)), features)
+
+
 def test_a_whole_layer_in_every_bank_is_stored_once() -> None:
-    layer = build_layer(make_features(3, 12, 4), None, 12, 3, CPU)
+    layer = build_layer(filled(make_features(3, 12, 4)), 0, None, 12, 3, CPU)
     assert layer.origin.tolist() == list(range(12))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -35,6 +36,9 @@ _WEIGHTS = typer.Option("--weights", help="Backbone weights: Hugging Face folder
 
 def main() -> None:
     """Entry point: 0 is success, 2 something the user can mend, 130 Ctrl-C."""
+    # Threads that wait by spinning slow each other down tenfold as soon as anything else wants the cores. Read when
+    # torch is loaded, which no command has done yet; a value of the user's own stays.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     try:
         app()

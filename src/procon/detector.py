@@ -95,13 +95,12 @@ class Detector:
         """B seed-perturbed k-center banks per layer."""
         config = self.config
         for index, selection in enumerate(self.extractor.selections):
-            features = store.layer(index)
-            size = coreset_size(len(features), config.coreset_ratio, config.num_neighbors, config.max_anchors)
+            size = coreset_size(store.rows, config.coreset_ratio, config.num_neighbors, config.max_anchors)
 
             def picked(done: int, before: int = index * config.banks * size, size: int = size) -> None:
                 report("selecting anchors", before + done, len(store) * config.banks * size)
 
-            yield build_layer(features, selection, size, config.banks, self.device, picked).to(self.device)
+            yield build_layer(store, index, selection, size, config.banks, self.device, picked).to(self.device)
 
     def _calibrate(self, memory: Memory, store: FeatureStore, report: Progress) -> Calibration | None:
         """Score every training image against the memory without its own anchors, as if it were new."""

@@ -1,16 +1,18 @@
 """What a detector remembers: anchors of normal patches, where each came from, and which bank holds which."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from procon.kernels.coreset import k_center
+from procon.kernels.coreset import k_center_on_grid, to_grid_
 from procon.kernels.neighbors import Banks
 
 IN_RAM_BYTES = 2 * 2**30  # features up to this size stay in memory as fp32; beyond it they go to disk as fp16
@@ -102,49 +104,68 @@ class Memory:
 class FeatureStore:
     """Embedded patches of the training images, filled image by image, read layer by layer.
 
-    Small sets stay in memory as fp32. Larger ones live in temporary memory-mapped files as fp16, so that fitting
-    thousands of images needs disk, not memory. Use as a context manager: the files go away with it.
+    Small sets stay in memory as fp32. Larger ones live in temporary files as fp16, mapped a piece at a time, so that
+    fitting thousands of images needs disk, not memory. Use as a context manager: the files go away with it.
     """
 
     def __init__(self, images: int, patches: int, dims: list[int], limit: int = IN_RAM_BYTES) -> None:
-        rows = images * patches
         self.patches = patches
-        self.on_disk = 4 * rows * sum(dims) > limit
+        self.rows = images * patches
+        self.dims = dims
+        self.on_disk = 4 * self.rows * sum(dims) > limit
         self._folder = tempfile.TemporaryDirectory(prefix="procon-") if self.on_disk else None
-        self._layers = [
-            torch.from_file(
-                str(Path(self._folder.name) / f"layer{index}"), shared=True, size=rows * dim, dtype=torch.float16
-            ).view(rows, dim)
-            if self._folder
-            else torch.empty(rows, dim)
-            for index, dim in enumerate(dims)
-        ]
+        self._layers = [] if self.on_disk else [torch.empty(self.rows, dim) for dim in dims]
+        if self._folder is not None:
+            for index, dim in enumerate(dims):
+                with self._file(index).open("wb") as stream:
+                    stream.truncate(2 * self.rows * dim)
 
     def __enter__(self) -> "FeatureStore":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._layers.clear()
-        if self._folder:
+        if self._folder is not None:
             self._folder.cleanup()
+
+    def _file(self, layer: int) -> Path:
+        assert self._folder is not None
+        return Path(self._folder.name) / f"layer{layer}"
+
+    def _map(self, layer: int, rows: slice, mode: Literal["r", "r+"]) -> NDArray[np.float16]:
+        """Some rows of a file; mapped pages count as memory only while this array lives."""
+        count, dim = rows.stop - rows.start, self.dims[layer]
+        return np.memmap(self._file(layer), np.float16, mode, offset=2 * rows.start * dim, shape=(count, dim))
 
     def put(self, image: int, features: list[Tensor]) -> None:
         """Store the embedded patches [N, P, D] of every layer, of N images from number ``image`` on."""
-        for layer, values in zip(self._layers, features, strict=True):
+        for layer, (values, _) in enumerate(zip(features, self.dims, strict=True)):
             rows = slice(image * self.patches, (image + len(values)) * self.patches)
-            layer[rows] = values.flatten(0, 1).to("cpu", layer.dtype)
+            flat = values.flatten(0, 1).cpu()
+            if self.on_disk:
+                self._map(layer, rows, "r+")[:] = flat.half().numpy()
+            else:
+                self._layers[layer][rows] = flat
+
+    def read(self, layer: int, rows: slice) -> Tensor:
+        """Some patches of a layer, float32 [rows, D]."""
+        if not self.on_disk:
+            return self._layers[layer][rows]
+        return torch.from_numpy(self._map(layer, rows, "r").astype(np.float32))
 
     def image(self, image: int) -> list[Tensor]:
         """The embedded patches [1, P, D] of every layer of one image, float32."""
         rows = slice(image * self.patches, (image + 1) * self.patches)
-        return [layer[rows].float().unsqueeze(0) for layer in self._layers]
+        return [self.read(layer, rows).unsqueeze(0) for layer in range(len(self))]
 
-    def layer(self, layer: int) -> Tensor:
-        """All patches [N, D] of a layer as stored."""
-        return self._layers[layer]
+    def pieces(self, layer: int, size: int = 65_536) -> Iterator[tuple[slice, Tensor]]:
+        """All patches of a layer in order, float32 [at most size, D] with the rows they are."""
+        for start in range(0, self.rows, size):
+            rows = slice(start, min(start + size, self.rows))
+            yield rows, self.read(layer, rows)
 
     def __len__(self) -> int:
-        return len(self._layers)
+        return len(self.dims)
 
 
 def coreset_size(patches: int, ratio: float, neighbors: int, cap: int | None) -> int:
@@ -154,22 +175,30 @@ def coreset_size(patches: int, ratio: float, neighbors: int, cap: int | None) ->
 
 
 def build_layer(
-    features: Tensor,
+    store: FeatureStore,
+    layer: int,
     selection: Tensor | None,
     size: int,
     banks: int,
     device: torch.device,
     progress: Callable[[int], None] | None = None,
 ) -> LayerMemory:
-    """Select the banks of one layer from its training patches [N, D].
+    """Select the banks of one layer from its training patches.
 
     Distances are taken in the space of ``selection`` [D, d] (None: in the full space); anchors stay in D dimensions.
     Bank b = 1..B starts at a point drawn with seed b.
     """
-    starts = [int(np.random.RandomState(bank).random_sample() * len(features)) for bank in range(1, banks + 1)]
-    chunks = [rows.to(device).float() for rows in features.split(65_536)]
-    points = torch.cat(chunks if selection is None else [rows @ selection.to(device) for rows in chunks])
-    del chunks
-    picks = k_center(points, size, starts, progress=progress).cpu()
-    origin, rows = picks.unique(return_inverse=True)  # ascending, so the file does not depend on who picked first
-    return LayerMemory(features[origin].float(), origin, rows)
+    starts = [int(np.random.RandomState(bank).random_sample() * store.rows) for bank in range(1, banks + 1)]
+    width = store.dims[layer] if selection is None else selection.shape[1]
+    points = torch.empty(store.rows, width, device=device)
+    for rows, features in store.pieces(layer):
+        here = features.to(device)
+        points[rows] = here if selection is None else here @ selection.to(device)
+    grid = to_grid_(points)  # in place: at this size a second copy is what decides whether the fit fits
+    picks = k_center_on_grid(grid, size, starts, progress=progress).cpu()
+    origin, places = picks.unique(return_inverse=True)  # ascending, so the file does not depend on who picked first
+    anchors = torch.empty(len(origin), store.dims[layer])
+    for rows, features in store.pieces(layer):
+        inside = (origin >= rows.start) & (origin < rows.stop)
+        anchors[inside] = features[origin[inside] - rows.start]
+    return LayerMemory(anchors, origin, places)

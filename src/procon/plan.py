@@ -54,8 +54,8 @@ def plan_fit(detector: Detector, images: int, example: ImageLike) -> Plan:
     features = 4 * patches * width
     on_disk = features > IN_RAM_BYTES
     memory = 4 * config.banks * anchors * width
-    # k-center holds its points twice (as given, on the grid) and five numbers of 8 bytes a point
-    selection = patches * (2 * 4 * min(config.selection_dim, extractor.dims[0]) + 40)
+    # k-center holds its points as fp32, and about eight numbers of 8 bytes for each
+    selection = patches * (4 * min(config.selection_dim, extractor.dims[0]) + 64)
     seconds_image = _time_image(detector, example)
     rate = _flops_per_second(detector.device)
     select = 2 * patches * anchors * config.selection_dim * config.banks * len(extractor.dims) * _LAZY_SHARE / rate
