@@ -34,6 +34,7 @@ def test_defaults_are_the_final_recipe_of_the_paper() -> None:
         "weights": None,
         "resize": None,
         "max_anchors": None,
+        "compression": "none",
         "false_alarm_rate": 0.01,
         "precision": "auto",
     }
@@ -53,6 +54,7 @@ BAD: dict[str, list[Any]] = {
     "banks": [0, -5, 5.0, None, True],
     "coreset_ratio": [0, 0.0, -0.1, 1.01, NAN, INF, None, "0.05", True],
     "max_anchors": [0, -1, 4, 100.0, True, "100"],
+    "compression": ["zip", "", None, "FP16"],
     "num_neighbors": [0, -1, 5.0, None, True],
     "readout": ["SOFT", "", None, ["soft"]],
     "tau_patches": [0, -1, 512.0, True, "512"],

@@ -65,6 +65,7 @@ def fit(
     banks: Annotated[int | None, typer.Option(help="Memories per layer.")] = None,
     coreset_ratio: Annotated[float | None, typer.Option(help="Share of patches a bank keeps.")] = None,
     max_anchors: Annotated[int | None, typer.Option(help="Upper limit on a bank.")] = None,
+    compression: Annotated[str | None, typer.Option(help="none, fp16, int8 or approximate.")] = None,
     num_neighbors: Annotated[int | None, typer.Option(help="Anchors a patch is projected on.")] = None,
     readout: Annotated[str | None, typer.Option(help="soft or hard.")] = None,
     tau_patches: Annotated[int | None, typer.Option(help="Patches that set the temperature.")] = None,

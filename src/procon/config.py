@@ -20,6 +20,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "layer_fusion": ("mean", "median", "max", "concat"),
     "normalization": ("none", "robust"),
     "precision": ("auto", "fp32", "bf16"),
+    "compression": ("none", "fp16", "int8", "approximate"),
 }
 
 
@@ -66,6 +67,8 @@ class Config:
     """Share of the training patches each bank keeps."""
     max_anchors: int | None = None
     """Upper limit on the anchors of a bank, whatever the ratio."""
+    compression: Literal["none", "fp16", "int8", "approximate"] = "none"
+    """How the memory is kept: exact, anchors rounded to fp16 or int8, or an inverted-file search (extra)."""
     num_neighbors: int = 5
     """k: anchors a patch is projected on."""
     readout: Literal["soft", "hard"] = "soft"

@@ -100,7 +100,8 @@ class Detector:
             def picked(done: int, before: int = index * config.banks * size, size: int = size) -> None:
                 report("selecting anchors", before + done, len(store) * config.banks * size)
 
-            yield build_layer(store, index, selection, size, config.banks, self.device, picked).to(self.device)
+            layer = build_layer(store, index, selection, size, config.banks, self.device, picked)
+            yield layer.compressed(config.compression).to(self.device)
 
     def _calibrate(self, memory: Memory, store: FeatureStore, report: Progress) -> Calibration | None:
         """Score every training image against the memory without its own anchors, as if it were new."""
@@ -163,7 +164,8 @@ class Detector:
         """Whether scoring never waits for the device: true of the fused kernels, not of the general search."""
         config = self.config
         fused = fused_neighbors(self.extractor.dims[0], config.num_neighbors)
-        return fused and config.readout == "soft" and config.tau_patches is None
+        plain = config.readout == "soft" and config.tau_patches is None and config.compression != "approximate"
+        return fused and plain
 
     @torch.inference_mode()
     def _score(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,7 +226,9 @@ class Detector:
         tensors, metadata = storage.read_model(Path(path))
         try:
             config = Config.from_dict(metadata["config"])
-            memory = Memory.from_tensors(tensors, tuple(metadata["images"]), int(metadata["patches"]))
+            memory = Memory.from_tensors(
+                tensors, tuple(metadata["images"]), int(metadata["patches"]), config.compression
+            )
             known = metadata["calibration"]
             identity = metadata["backbone"]
             calibration = known and Calibration(**{**known, **{k: tuple(known[k]) for k in ("scores", "peaks")}})

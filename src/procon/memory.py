@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from procon.errors import MissingExtraError
 from procon.kernels.coreset import k_center_on_grid, to_grid_
 from procon.kernels.neighbors import Banks
 
@@ -28,6 +29,8 @@ class LayerMemory:
     """[U] int64: image * patches per image + patch, of the training set."""
     banks: Tensor
     """[B, M] int64 rows of ``anchors``, in order of picking."""
+    compression: str = "none"
+    """How the anchors are stored and searched; they are always held as fp32, rounded as they will be stored."""
 
     def bank(self, index: int) -> Tensor:
         """M_{l,b}: the anchors of one bank, [M, D]."""
@@ -36,11 +39,19 @@ class LayerMemory:
     @cached_property
     def index(self) -> Banks:
         """The banks as the neighbour search wants them."""
-        return Banks(self.anchors, self.banks)
+        propose = inverted_file(self.anchors) if self.compression == "approximate" else None
+        return Banks(self.anchors, self.banks, propose)
 
     def to(self, device: torch.device) -> "LayerMemory":
         """The same memory on another device."""
-        return LayerMemory(self.anchors.to(device), self.origin.to(device), self.banks.to(device))
+        return replace(
+            self, anchors=self.anchors.to(device), origin=self.origin.to(device), banks=self.banks.to(device)
+        )
+
+    def compressed(self, compression: str) -> "LayerMemory":
+        """The same memory with its anchors rounded to what ``compression`` can store."""
+        stored = pack_anchors(self.anchors, compression)
+        return replace(self, anchors=unpack_anchors(stored), compression=compression)
 
 
 @dataclass(frozen=True)
@@ -68,21 +79,28 @@ class Memory:
 
     def to_tensors(self) -> dict[str, Tensor]:
         """What a model file stores."""
-        tensors = {}
+        tensors: dict[str, Tensor] = {}
         for index, layer in enumerate(self.layers):
-            tensors[f"memory.{index}.anchors"] = layer.anchors
+            stored = pack_anchors(layer.anchors, layer.compression)
+            tensors |= {f"memory.{index}.{name}": tensor for name, tensor in stored.items()}
             tensors[f"memory.{index}.origin"] = layer.origin
             tensors[f"memory.{index}.banks"] = layer.banks.to(torch.int32)
         return tensors
 
     @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor], images: tuple[str, ...], patches: int) -> "Memory":
+    def from_tensors(
+        cls, tensors: dict[str, Tensor], images: tuple[str, ...], patches: int, compression: str = "none"
+    ) -> "Memory":
         """The inverse of :meth:`to_tensors`; a ValueError says what does not fit."""
         layers: list[LayerMemory] = []
         while f"memory.{len(layers)}.anchors" in tensors:
             prefix = f"memory.{len(layers)}."
+            stored = {name: tensors[prefix + name] for name in ("anchors", "steps") if prefix + name in tensors}
             layer = LayerMemory(
-                tensors[prefix + "anchors"], tensors[prefix + "origin"], tensors[prefix + "banks"].to(torch.int64)
+                unpack_anchors(stored),
+                tensors[prefix + "origin"],
+                tensors[prefix + "banks"].to(torch.int64),
+                compression,
             )
             if (
                 layer.anchors.ndim != 2
@@ -99,6 +117,47 @@ class Memory:
         if not layers:
             raise ValueError("no memory in the file")
         return cls(tuple(layers), images, patches)
+
+
+def pack_anchors(anchors: Tensor, compression: str) -> dict[str, Tensor]:
+    """Anchors [U, D] as a model file holds them: fp32, fp16, or int8 with one step size [U, 1] per anchor."""
+    if compression == "fp16":
+        return {"anchors": anchors.half()}
+    if compression == "int8":
+        # A step is a power of two, so that packing what was unpacked changes nothing.
+        largest = anchors.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+        steps = torch.exp2(torch.log2(largest / 127).ceil())
+        return {"anchors": (anchors / steps).round().to(torch.int8), "steps": steps}
+    return {"anchors": anchors}
+
+
+def unpack_anchors(stored: dict[str, Tensor]) -> Tensor:
+    """The inverse of :func:`pack_anchors`, float32."""
+    anchors = stored["anchors"].float()
+    return anchors * stored["steps"] if "steps" in stored else anchors
+
+
+def inverted_file(anchors: Tensor) -> Callable[[Tensor, int], Tensor]:
+    """An approximate search over anchors [U, D]: they are sorted into cells, and a query looks into the nearest few."""
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtraError(
+            "compression='approximate' needs the faiss package: pip install 'procon[approximate]'"
+        ) from None
+    vectors = np.ascontiguousarray(anchors.cpu().numpy())
+    cells = max(1, min(4 * int(len(vectors) ** 0.5), len(vectors) // 40))
+    index = faiss.IndexIVFFlat(faiss.IndexFlatL2(vectors.shape[1]), vectors.shape[1], cells)
+    index.cp.seed = 1
+    index.train(vectors)
+    index.add(vectors)
+    index.nprobe = max(1, min(cells, cells // 16 + 4))
+
+    def propose(queries: Tensor, count: int) -> Tensor:
+        _, rows = index.search(np.ascontiguousarray(queries.cpu().numpy()), count)
+        return torch.from_numpy(rows).to(queries.device)
+
+    return propose
 
 
 class FeatureStore:

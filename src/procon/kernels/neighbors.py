@@ -1,6 +1,7 @@
 """Exact nearest neighbours at matrix-multiply speed, in one memory or in several that share anchors."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +24,8 @@ class Banks:
     """[U, D] float32: the anchors of all banks, each once."""
     rows: Tensor
     """[B, M] int64: the rows of ``anchors`` that each bank holds."""
+    propose: Callable[[Tensor, int], Tensor] | None = None
+    """An approximate search: queries [Q, D] and a count to candidate rows [Q, count], -1 where it found fewer."""
 
     @cached_property
     def members(self) -> Tensor:
@@ -88,6 +91,15 @@ def nearest_in_banks(
     enough = math.ceil((k + _SPARE) * available / fewest)
     distances = queries.new_empty(len(banks.rows), len(queries), k)
     indices = torch.empty(len(banks.rows), len(queries), k, dtype=torch.int64, device=queries.device)
+    if banks.propose is not None:
+        proposed = banks.propose(queries, min(2 * enough, available)).sort(dim=1).values
+        distances, indices, full = _choose(queries, anchors, squares, members, k, proposed)
+        short = (~full).nonzero().flatten()  # a bank without k candidates: these queries are searched exactly
+        if len(short):
+            exact = Banks(anchors, banks.rows)
+            found, index = nearest_in_banks(queries[short], exact, k, exclude=exclude, block=block)
+            distances[:, short], indices[:, short] = found, index
+        return distances, indices
     for start in range(0, len(queries), block):
         rows = torch.arange(start, min(start + block, len(queries)), device=queries.device)
         count = enough
@@ -105,22 +117,32 @@ def _search(
     """One look with ``count`` candidates a query: distances and indices [B, Q, k], and where they are certain [Q]."""
     proposal = torch.addmm(squares, queries, anchors.T, alpha=-2)  # ‖m‖² - 2 z·m, short of ‖z‖²
     bounds, candidates = proposal.topk(count, dim=1, largest=False)
-    candidates = candidates.sort(dim=1).values  # by index, so that the stable sort below breaks ties by index
-    exact = _exact(queries, anchors, candidates).masked_fill_(squares[candidates].isinf(), torch.inf)
-    exact, order = exact.sort(dim=1, stable=True)
-    candidates = candidates.gather(1, order)
-    # The first k of each bank: members get falling numbers along the row, others 0.
-    falling = torch.arange(count, 0, -1, dtype=torch.int32, device=queries.device)
-    ranks, position = (members[:, candidates] * falling).topk(k, dim=2)
-    found = exact.expand(len(members), -1, -1).gather(2, position)
-    index = candidates.expand(len(members), -1, -1).gather(2, position)
+    found, index, full = _choose(queries, anchors, squares, members, k, candidates.sort(dim=1).values)
     # Every anchor that was not a candidate has a true squared distance of at least `floor`.
     sizes = queries.square().sum(dim=1)
     reach = sizes.sqrt() + squares.masked_fill(squares.isinf(), 0).max().sqrt()
     roundoff = _UNIT_ROUNDOFF[torch.get_float32_matmul_precision()]
     floor = bounds[:, -1] + sizes - 2 * roundoff * (queries.shape[1] + 8) * reach.square()
-    sure = (ranks[:, :, -1] > 0) & (found[:, :, -1] < floor)
-    return found, index, sure.all(dim=0)
+    return found, index, full & (found[:, :, -1] < floor).all(dim=0)
+
+
+def _choose(
+    queries: Tensor, anchors: Tensor, squares: Tensor, members: Tensor, k: int, candidates: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The k nearest of the candidates [Q, C] in each bank: distances and indices [B, Q, k], and where all had k [Q].
+
+    Candidates ascend, so that the stable sort breaks ties by index; -1 is none.
+    """
+    real, candidates = candidates >= 0, candidates.clamp_min(0)
+    exact = _exact(queries, anchors, candidates)
+    exact, order = exact.masked_fill_(~real | squares[candidates].isinf(), torch.inf).sort(dim=1, stable=True)
+    candidates, real = candidates.gather(1, order), real.gather(1, order)
+    # The first k of each bank: members get falling numbers along the row, others 0.
+    falling = torch.arange(candidates.shape[1], 0, -1, dtype=torch.int32, device=queries.device)
+    ranks, position = ((members[:, candidates] & real) * falling).topk(k, dim=2)
+    found = exact.expand(len(members), -1, -1).gather(2, position)
+    index = candidates.expand(len(members), -1, -1).gather(2, position)
+    return found, index, (ranks[:, :, -1] > 0).all(dim=0)
 
 
 def _exact(queries: Tensor, anchors: Tensor, candidates: Tensor) -> Tensor:

@@ -65,7 +65,13 @@ def image_residuals(
     patches: Tensor, banks: Banks, k: int, *, tau_patches: int | None = None, exclude: Tensor | None = None
 ) -> Tensor:
     """:func:`bank_residuals` of several images: patches [N, P, D] -> [N, B, P]. On CUDA they share the products."""
-    if patches.is_cuda and tau_patches is None and exclude is None and fused_neighbors(patches.shape[2], k):
+    if (
+        patches.is_cuda
+        and banks.propose is None
+        and tau_patches is None
+        and exclude is None
+        and fused_neighbors(patches.shape[2], k)
+    ):
         from procon.kernels.triton_neighbors import fused_residuals
 
         fused: Tensor = fused_residuals(patches, banks.packed, k)

@@ -1,0 +1,159 @@
+"""Speed on the CPU: k-center and scoring against the plain forms, in one run. Writes ``benchmarks/results/cpu.csv``.
+
+    python benchmarks/cpu.py [--quick]
+
+Points are unit vectors near a 24-dimensional subspace with isotropic noise, as tokens are; peers get the same points.
+Where a slow form is extrapolated from a measured prefix, the row says so.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from environment import write_rows
+from procon.kernels.coreset import k_center
+from procon.kernels.neighbors import Banks
+from procon.kernels.scoring import bank_residuals
+
+PATCHES, BANKS, LAYERS = 784, 5, 4
+PEER = Path(__file__).parent / "peers" / "kcenter-cpu.json"
+
+
+def points(count: int, dims: int, seed: int) -> Tensor:
+    base = np.random.RandomState(1).standard_normal((24, dims))
+    random = np.random.RandomState(seed)
+    values = random.standard_normal((count, 24)) @ base + 0.7 * random.standard_normal((count, dims))
+    return torch.from_numpy((values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32))
+
+
+def plain_k_center(values: Tensor, size: int, start: int) -> Tensor:
+    """The textbook loop: all points against one pick at a time."""
+    picks = [start]
+    closest = (values - values[start]).square().sum(dim=1)
+    while len(picks) < size:
+        picks.append(int(closest.argmax()))
+        closest = torch.minimum(closest, (values - values[picks[-1]]).square().sum(dim=1))
+    return torch.tensor(picks)
+
+
+def papers_form(queries: Tensor, anchors: Tensor, k: int = 5) -> Tensor:
+    """One bank and image as the published method computes it: a second distance matrix sets tau."""
+    sample = queries[torch.randperm(len(queries))[:512]]
+    tau = torch.cdist(sample, anchors).square().topk(k, largest=False).values.median()
+    near, index = torch.cdist(queries, anchors).square().topk(k, dim=1, largest=False)
+    weights = torch.softmax(-near / tau, dim=1)
+    expanded = anchors.unsqueeze(0).expand(len(queries), -1, -1)
+    neighbors = expanded.gather(1, index.unsqueeze(2).expand(-1, -1, anchors.shape[1]))
+    return (queries - (weights.unsqueeze(2) * neighbors).sum(dim=1)).norm(dim=1)
+
+
+def seconds(work: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Median and spread (max - min)."""
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times), max(times) - min(times)
+
+
+def row(what: str, value: float, spread: float, settings: str, note: str = "") -> dict[str, Any]:
+    print(f"{what:34} {settings:44} {value:10.4g} s ± {spread:.2g}  {note}", flush=True)
+    return {
+        "measure": what,
+        "settings": settings,
+        "seconds": float(f"{value:.5g}"),
+        "spread": float(f"{spread:.3g}"),
+    } | {"note": note}
+
+
+def coreset_rows(count: int, picks: int, prefix: int) -> list[dict[str, Any]]:
+    """All five banks of a layer, against the plain loop and anomalib's, both extrapolated from a prefix."""
+    values = points(count, 192, 0)
+    settings = f"N={count} d=192 picks={picks} banks={BANKS}"
+    ours, spread = seconds(lambda: k_center(values, picks, [1, 2, 3, 4, 5]), 1)
+    rows = [row("k-center, ours", ours, spread, settings, "one run")]
+    begin = time.perf_counter()
+    plain = plain_k_center(values, prefix, 1)
+    loop = (time.perf_counter() - begin) / prefix * picks * BANKS
+    note = f"{loop / ours:.0f} times ours; extrapolated from {prefix} picks"
+    rows.append(row("k-center, plain loop", loop, 0, settings, note))
+    same = int((plain == k_center(values, prefix, [1])[0]).sum())
+    rows[0]["note"] += f"; the first {same} of {prefix} picks equal those of the plain loop"
+    if PEER.exists() and count == json.loads(PEER.read_text())["points"]:
+        peer = json.loads(PEER.read_text())
+        total = peer["anomalib_seconds_per_pick"] * picks * BANKS
+        note = f"{total / ours:.0f} times ours; extrapolated from {peer['picks_measured']} picks in its own environment"
+        rows.append(row(f"k-center, anomalib {peer['anomalib']}", total, 0, settings, note))
+    return rows
+
+
+def growth_rows(sizes: list[int], picks: list[int]) -> list[dict[str, Any]]:
+    """One bank, for the plot of time against N and M."""
+    rows = []
+    for count in sizes:
+        values = points(count, 192, 0)
+        for size in picks:
+            value, spread = seconds(lambda values=values, size=size: k_center(values, size, [1]), 1)  # type: ignore[misc]
+            rows.append(row("k-center, growth", value, spread, f"N={count} d=192 picks={size} banks=1"))
+    return rows
+
+
+def scoring_rows(count: int, repeats: int) -> list[dict[str, Any]]:
+    """Four layers and five banks of 5 % of ``count`` patches, one image."""
+    rows = []
+    for dims, backbone in ((384, "ViT-S"), (512, "ViT-B")):
+        layers = []
+        for layer in range(LAYERS):
+            pool = points(count, dims, layer)
+            selection = pool @ torch.randn(dims, 192, generator=torch.Generator().manual_seed(0)) / 192**0.5
+            picks = k_center(selection, count // 20, [1, 2, 3, 4, 5])
+            origin, places = picks.unique(return_inverse=True)
+            layers.append(Banks(pool[origin], places))
+        queries = points(PATCHES, dims, 99)
+        distinct = sum(len(banks.anchors) for banks in layers) / (LAYERS * layers[0].rows.numel())
+        settings = f"{backbone} D={dims} 20 banks of {layers[0].rows.shape[1]}, {distinct:.0%} distinct"
+
+        def ours(layers: list[Banks] = layers, queries: Tensor = queries) -> None:
+            for banks in layers:
+                bank_residuals(queries, banks, 5)
+
+        def paper(layers: list[Banks] = layers, queries: Tensor = queries) -> None:
+            for banks in layers:
+                for bank in banks.rows:
+                    papers_form(queries, banks.anchors[bank])
+
+        ours()
+        value, spread = seconds(ours, repeats)
+        rows.append(row("scoring one image, ours", value, spread, settings))
+        slow, spread = seconds(paper, repeats)
+        rows.append(row("scoring one image, paper's form", slow, spread, settings, f"{slow / value:.1f} times ours"))
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes, a minute in all; writes nothing")
+    quick = parser.parse_args().quick
+    if quick:
+        coreset_rows(20_000, 500, 20)
+        scoring_rows(8_000, 1)
+        return 0
+    rows = scoring_rows(60_000, 5)
+    rows += growth_rows([25_000, 50_000, 100_000, 163_856], [1_000, 2_000, 4_000])
+    rows += coreset_rows(163_856, 8_192, 40)
+    print(f"wrote {write_rows('cpu', rows)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
