@@ -41,10 +41,11 @@ wheel: $(VENV)/.dev-ready
 	cd dist && ../.venvs/wheel/bin/python ../tests/use_installed_package.py
 
 bench: $(VENV)/.dev-ready
-	$(BIN)/python benchmarks/run.py
+	PROCON_REAL_WEIGHTS="$(REAL_WEIGHTS)" PROCON_REAL_DATA="$(REAL_DATA)" $(BIN)/python benchmarks/run.py
 
 docs: $(VENV)/.dev-ready
 	$(BIN)/python docs/generate_cli.py
+	$(BIN)/python docs/generate_benchmarks.py
 
 clean:
 	rm -rf $(VENV) .venvs dist demo-output

@@ -1,5 +1,6 @@
 """The documents say what the package does: generated pages, links, code, commands, flags and settings."""
 
+import csv
 import dataclasses
 import importlib.util
 import re
@@ -68,6 +69,101 @@ def test_the_numbers_are_those_of_the_results() -> None:
     script = load_script(ROOT / "docs" / "generate_benchmarks.py")
     for path, text in ((script.PAGE, script.render_page()), (script.README, script.render_readme())):
         assert path.read_text(encoding="utf-8") == text, "run: python docs/generate_benchmarks.py"
+    growth = script.read_growth(script.read_rows("cpu"))
+    assert script.PLOT.is_file() == bool(growth), "run: python docs/generate_benchmarks.py"
+    if growth:
+        drawn = script.PLOT.read_text(encoding="utf-8")
+        assert script.describe_growth(growth) in drawn, "run: python docs/generate_benchmarks.py"
+
+
+HERE = {"device": "cpu", "cpu": "Made Up x2", "threads": 2, "torch": "0.0", "python": "0.0", "commit": "abc1234"}
+
+
+def store(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
+    with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, [*rows[0], *HERE])
+        writer.writeheader()
+        writer.writerows(row | HERE for row in rows)
+
+
+def test_what_is_not_measured_is_said_with_its_command(tmp_path: Path) -> None:
+    script = load_script(ROOT / "docs" / "generate_benchmarks.py")
+    text = script.render_page(tmp_path, tmp_path / "none.json")
+    for command in script.COMMANDS.values():
+        assert f"\nNot measured yet: `{command}`\n" in text
+    assert script.NOT_YET in script.render_readme(tmp_path)
+
+
+def test_misses_and_a_better_baseline_are_said_in_words(tmp_path: Path) -> None:
+    script = load_script(ROOT / "docs" / "generate_benchmarks.py")
+    rows = []
+    for readout in ("hard", "soft"):
+        expected = script.read_expected()["bracket_white", 0.01, readout]
+        figures = dict(zip(script.METRICS, expected, strict=True))
+        if readout == "soft":
+            figures["p_ap"] -= 4
+        rows.append(
+            {"category": "bracket_white", "ratio": 0.01, "readout": readout, **figures, "train": 110, "test": 60}
+            | {"fit_s": 12.3, "score_ms": 45, "limit": 3.0, "ok": readout == "hard", "backbone": "ViT-S/14 (made up)"}
+        )
+    store(tmp_path, "mpdd", rows)
+    text = " ".join(script.render_page(tmp_path).split())
+    assert "1 of 2 rows is NOT within the limit: - bracket_white, 1 %, soft, limit 3.0 points: P-AP 6.99 inst" in text
+    assert "P-AP 6.99 instead of 10.99" in text
+    assert "bracket_white, 1 %: hard beats ProCon on P-AUROC (99.28 against 99.18), P-AP (14.28 against 6.99)" in text
+    assert "equal: I-AUROC, I-AP, I-F1." in text
+    assert text.count("cpu Made Up x2, threads 2") == 1
+    readme = script.render_readme(tmp_path)
+    assert "| bracket_white | 1 % | 100.00 | 100.00 | 99.18 | 6.99 | 90.09 |" in readme
+    assert "14.28" not in readme
+
+
+def test_the_papers_form_is_compared_at_the_same_batch(tmp_path: Path) -> None:
+    script = load_script(ROOT / "docs" / "generate_benchmarks.py")
+    times = {"scoring, batch 64": 0.5, "scoring, batch 1": 1.0, "scoring, the paper's form": 10.0}
+    rows = [{"measure": name, "value": value, "spread": 0, "unit": "ms/image"} for name, value in times.items()]
+    store(tmp_path, "gpu", [row | {"note": ""} for row in rows])
+    text = " ".join(script.render_page(tmp_path).split())
+    assert "takes 20.0 times as long as ours at batch 64 and 10.0 times as long as ours at batch 1." in text
+
+
+def test_settings_of_a_row_are_read() -> None:
+    script = load_script(ROOT / "docs" / "generate_benchmarks.py")
+    assert script.parse_settings("N=25000 d=192 picks=1,000 banks=1") == {
+        "N": 25000,
+        "d": 192,
+        "picks": 1000,
+        "banks": 1,
+    }
+    assert script.parse_settings("ViT-S D=384 20 banks of 3000, 62% distinct x=y") == {"D": 384}
+    row = {"measure": script.GROWTH, "settings": "N=7 d=192 picks=3 banks=1", "seconds": "0.5"}
+    assert script.read_growth([row, row | {"measure": "k-center, ours"}]) == [(7, 3, 0.5)]
+    with pytest.raises(ValueError, match="needs N= and picks="):
+        script.read_growth([row | {"settings": "d=192 picks=3"}])
+
+
+def test_the_plot_is_the_same_for_the_same_numbers() -> None:
+    pytest.importorskip("matplotlib")
+    script = load_script(ROOT / "docs" / "generate_benchmarks.py")
+    growth = [script.Growth(n, m, n * m * 1e-8) for n in (25_000, 50_000) for m in (1_000, 2_000)]
+    drawn = script.render_plot(growth)
+    assert drawn == script.render_plot(growth)
+    assert script.describe_growth(growth) in drawn
+    assert "<dc:date>" not in drawn
+
+
+def test_planned_memory_and_compression_are_compared(tmp_path: Path) -> None:
+    script = load_script(ROOT / "docs" / "generate_benchmarks.py")
+    shape = {"images": 10, "patches": 784, "layers": 4, "dims": 384, "banks": 5, "max_anchors": ""}
+    store(tmp_path, "memory", [shape | {"planned_gib": 2.0, "peak_gib": 1.5, "ratio": 0.75, "seconds": 60}])
+    metrics = dict.fromkeys(["i_auroc", "i_ap", "i_f1", "p_auroc", "p_ap", "p_f1", "aupro"], 90.0)
+    exact = {"category": "metal_plate", "compression": "none", **metrics, "model_mib": 40.0, "score_ms": 100.0}
+    small = exact | {"compression": "int8", "p_ap": 89.5, "p_f1": 90.25, "model_mib": 10.0, "score_ms": 120.0}
+    store(tmp_path, "compression", [exact, small])
+    text = " ".join(script.render_page(tmp_path).split())
+    assert "The peak was 0.75 times what was planned; none of 1 went above the plan." in text
+    assert "`int8`: the model has 0.25 times the size, scoring takes 1.20 times as long; 2 of the 7" in text
+    assert "the largest loss is 0.50 points (P-AP of metal_plate), the largest gain is 0.25 points (P-F1 of" in text
 
 
 # ----------------------------------------------------------------------------------------------------------- links
@@ -119,6 +215,7 @@ def _is_command_line(line: str, command: str) -> bool:
 
 
 FOREIGN_FLAGS = {"--check", "--strict", "--local-dir", "--data", "--ratios", "--readouts", "--categories"}
+FOREIGN_FLAGS |= {"--category", "--json"}
 
 
 @page

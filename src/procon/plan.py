@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from procon.config import Config
 from procon.detector import Detector
 from procon.images import ImageLike, open_image
 from procon.memory import IN_RAM_BYTES, coreset_size
@@ -52,10 +53,7 @@ def plan_fit(detector: Detector, images: int, example: ImageLike) -> Plan:
     anchors = coreset_size(patches, config.coreset_ratio, config.num_neighbors, config.max_anchors)
     width = sum(extractor.dims)
     features = 4 * patches * width
-    on_disk = features > IN_RAM_BYTES
     memory = 4 * config.banks * anchors * width
-    # k-center holds its points as fp32, and about eight numbers of 8 bytes for each
-    selection = patches * (4 * min(config.selection_dim, extractor.dims[0]) + 64)
     seconds_image = _time_image(detector, example)
     rate = _flops_per_second(detector.device)
     select = 2 * patches * anchors * config.selection_dim * config.banks * len(extractor.dims) * _LAZY_SHARE / rate
@@ -66,11 +64,20 @@ def plan_fit(detector: Detector, images: int, example: ImageLike) -> Plan:
         anchors,
         len(extractor.dims),
         config.banks,
-        peak_bytes=_resident_bytes() + (0 if on_disk else features) + selection + memory,
-        disk_bytes=features // 2 if on_disk else 0,
+        peak_bytes=resident_bytes() + fit_bytes(patches, extractor.dims, anchors, config),
+        disk_bytes=features // 2 if features > IN_RAM_BYTES else 0,
         model_bytes=memory + patches // 100,
         seconds=images * (seconds_image + 2 * score) + 2 * select,
     )
+
+
+def fit_bytes(patches: int, dims: list[int], anchors: int, config: Config) -> int:
+    """Memory that a fit adds at its highest, in bytes: all features or a piece of them, k-center, and the anchors."""
+    features = 4 * patches * sum(dims)
+    held = features if features <= IN_RAM_BYTES else 3 * 4 * 65_536 * max(dims)
+    # k-center holds its points as fp32, about six numbers of 8 bytes for each, and blocks of distances
+    selection = patches * (4 * min(config.selection_dim, max(dims)) + 48) + 2**28
+    return held + selection + 4 * config.banks * anchors * sum(dims)
 
 
 def _time_image(detector: Detector, example: ImageLike) -> float:
@@ -91,7 +98,7 @@ def _flops_per_second(device: torch.device) -> float:
     return 4 * 2 * 1024 * 1024 * 512 / (time.perf_counter() - start)
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     """Memory of this process now; 0 where the system does not say."""
     statm = Path("/proc/self/statm")
     if not statm.exists():
