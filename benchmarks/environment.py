@@ -1,6 +1,7 @@
 """What every row of a results file says about where it was measured."""
 
 import csv
+import os
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -26,7 +27,8 @@ def environment() -> dict[str, str]:
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "python": platform.python_version(),
-        "commit": commit.stdout.strip() or "unknown",
+        # A copy without its history, on a borrowed machine, is told the commit it was made from.
+        "commit": commit.stdout.strip() or os.environ.get("PROCON_COMMIT", "unknown"),
     }
 
 

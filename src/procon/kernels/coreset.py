@@ -92,13 +92,14 @@ def k_center_on_grid(
 def _greedy(grid: Tensor, size: int, start: int, block: int, report: Callable[[int], None]) -> Tensor:
     """The picks [size] of one start.
 
-    ``bounds`` [N] is each point's squared distance to ``picks[:seen]``, hence an upper bound on its distance to all
-    picks; a picked point has -1 and is never picked again.
+    ``bounds`` [N] is each point's squared distance to the first ``seen`` picks, hence an upper bound on its distance to
+    all of them; a picked point has -1 and is never picked again.
     """
     norms = torch.cat([rows.double().square().sum(dim=1) for rows in grid.split(_ROWS)])
     picks = torch.full((size,), start, dtype=torch.int64, device=grid.device)
-    first = grid[start].double()
-    dots = torch.cat([rows.double() @ first for rows in grid.split(_ROWS)])
+    centers = torch.empty(size, grid.shape[1], dtype=torch.float64, device=grid.device)  # the picked points
+    centers[0] = grid[start]
+    dots = torch.cat([rows.double() @ centers[0] for rows in grid.split(_ROWS)])
     bounds = norms + norms[start] - 2 * dots
     bounds[start] = -1.0
     seen = torch.ones(len(grid), dtype=torch.int64, device=grid.device)
@@ -106,10 +107,13 @@ def _greedy(grid: Tensor, size: int, start: int, block: int, report: Callable[[i
     report(count)
     while count < size:
         candidates, rival = _front(bounds, block)
-        _refresh(grid, norms, bounds, seen, picks[:count], candidates)
+        _refresh(grid, norms, bounds, seen, centers[:count], norms[picks[:count]], candidates)
         # Only a candidate ahead of every bound outside can be picked before the next look at all points.
         ahead = candidates[_precedes(bounds[candidates], candidates, *rival)]
-        count = _pick_among(grid, norms, bounds, picks, count, ahead, rival)
+        chosen = _pick_among(grid, norms, bounds, ahead, size - count, rival)
+        picks[count : count + len(chosen)] = chosen
+        centers[count : count + len(chosen)] = grid[chosen].double()
+        count += len(chosen)
         seen[ahead] = count
         report(count)
     return picks
@@ -132,48 +136,48 @@ def _front(bounds: Tensor, block: int) -> tuple[Tensor, tuple[float, int]]:
     return candidates[bounds[candidates] >= 0], (cut, int(level[room]))
 
 
-def _refresh(grid: Tensor, norms: Tensor, bounds: Tensor, seen: Tensor, picks: Tensor, candidates: Tensor) -> None:
-    """Bring ``bounds`` of the candidates up to date with ``picks`` [C], in place."""
-    count = len(picks)
+def _refresh(
+    grid: Tensor, norms: Tensor, bounds: Tensor, seen: Tensor, centers: Tensor, sizes: Tensor, candidates: Tensor
+) -> None:
+    """Bring ``bounds`` of the candidates up to date with all picks, ``centers`` [C, d] of squared norms ``sizes``."""
+    count = len(centers)
     stale = candidates[seen[candidates] < count]
     # Points are grouped by how stale they are, in powers of two, so that a product wastes less than half its columns.
     age = torch.frexp((count - seen[stale]).double()).exponent
     for group in age.unique().tolist():
         rows = stale[age == group]
-        first = max(0, count - 2 ** int(group) + 1)
-        points, best = grid[rows].double(), bounds[rows]
-        for start in range(first, count, _COLUMNS):
-            columns = picks[start : start + _COLUMNS]
-            partial = torch.addmm(norms[columns], points, grid[columns].double().T, alpha=-2)
-            best = torch.minimum(best, partial.amin(dim=1) + norms[rows])
-        bounds[rows] = best
+        points, best = grid[rows].double(), bounds[rows] - norms[rows]
+        for start in range(max(0, count - 2 ** int(group) + 1), count, _COLUMNS):
+            columns = slice(start, start + _COLUMNS)
+            partial = torch.addmm(sizes[columns], points, centers[columns].T, alpha=-2)
+            torch.minimum(best, partial.amin(dim=1), out=best)
+        bounds[rows] = best + norms[rows]
     seen[stale] = count
 
 
 def _pick_among(
-    grid: Tensor, norms: Tensor, bounds: Tensor, picks: Tensor, count: int, ahead: Tensor, rival: tuple[float, int]
-) -> int:
+    grid: Tensor, norms: Tensor, bounds: Tensor, ahead: Tensor, most: int, rival: tuple[float, int]
+) -> Tensor:
     """The greedy loop among up-to-date points ``ahead`` (ascending), until ``rival`` outside could be the next pick.
 
-    Writes ``picks`` and ``bounds`` in place and returns the new number of picks.
+    Returns at most ``most`` picks and brings ``bounds`` of the points ahead up to date with them.
     """
     if not len(ahead):
-        return count
+        return ahead
     points, sizes = grid[ahead].double(), norms[ahead]
     distances = torch.addmm(sizes, points, points.T, alpha=-2).add_(sizes.unsqueeze(1)).cpu().numpy()
     # numpy: a step of this loop is a few microseconds of work, less than a launch or the start of a thread
     values, indices = bounds[ahead].cpu().numpy(), ahead.cpu().numpy()
     chosen: list[int] = []
-    while count + len(chosen) < len(picks):
+    while len(chosen) < most:
         best = int(values.argmax())  # the first maximum: the lowest index, as `ahead` ascends
         if not _comes_first(float(values[best]), int(indices[best]), rival):
             break
         chosen.append(best)
         np.minimum(values, distances[best], out=values)
         values[best] = -1.0
-    picks[count : count + len(chosen)] = ahead[chosen]
     bounds[ahead] = torch.from_numpy(values).to(bounds.device)
-    return count + len(chosen)
+    return ahead[chosen]
 
 
 def _comes_first(value: float, index: int, rival: tuple[float, int]) -> bool:
