@@ -141,9 +141,8 @@ def scoring_rows(memory: Memory) -> list[dict[str, Any]]:
                 papers_form(layer_patches[0], layer.bank(bank))
 
     value, spread = milliseconds(paper, 10)
-    rows.append(
-        row("scoring, the paper's form", value, spread, "ms/image", f"{value / rows[0]['value']:.0f} times ours")
-    )
+    times = " and ".join(f"{value / ours['value']:.0f} times {ours['measure'].split(', ')[1]}" for ours in rows)
+    rows.append(row("scoring, the paper's form", value, spread, "ms/image", times))
     layer = memory.layers[0]
     fused = image_residuals(queries[0], layer.index, 5)[0]
     exact = bank_residuals(queries[0][0].cpu(), Banks(layer.anchors.cpu(), layer.banks.cpu()), 5)
