@@ -126,16 +126,13 @@ def growth_rows(sizes: list[int], picks: list[int]) -> list[dict[str, Any]]:
 
 
 def scoring_rows(count: int, repeats: int) -> list[dict[str, Any]]:
-    """Four layers and five banks of 5 % of ``count`` patches, one image."""
+    """Four layers and five banks of 5 % of ``count`` patches, one image; the layers share one memory, selected once."""
     rows = []
     for dims, backbone in ((384, "ViT-S"), (512, "ViT-B")):
-        layers = []
-        for layer in range(LAYERS):
-            pool = points(count, dims, layer)
-            selection = pool @ torch.randn(dims, 192, generator=torch.Generator().manual_seed(0)) / 192**0.5
-            picks = k_center(selection, count // 20, [1, 2, 3, 4, 5])
-            origin, places = picks.unique(return_inverse=True)
-            layers.append(Banks(pool[origin], places))
+        pool = points(count, dims, 0)
+        selection = pool @ torch.randn(dims, 192, generator=torch.Generator().manual_seed(0)) / 192**0.5
+        origin, places = k_center(selection, count // 20, [1, 2, 3, 4, 5]).unique(return_inverse=True)
+        layers = [Banks(pool[origin], places)] * LAYERS
         queries = points(PATCHES, dims, 99)
         distinct = sum(len(banks.anchors) for banks in layers) / (LAYERS * layers[0].rows.numel())
         settings = f"{backbone} D={dims} 20 banks of {layers[0].rows.shape[1]}, {distinct:.0%} distinct"
@@ -165,7 +162,7 @@ def main() -> int:
         coreset_rows(20_000, 500, 20)
         scoring_rows(8_000, 1)
         return 0
-    rows = scoring_rows(60_000, 5)
+    rows = scoring_rows(163_856, 5)
     rows += growth_rows([25_000, 50_000, 100_000, 163_856], [1_000, 2_000, 4_000])
     rows += coreset_rows(163_856, 8_192, 40)
     print(f"wrote {write_rows('cpu', rows)}")

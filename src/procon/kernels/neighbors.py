@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 # Relative rounding error of one fp32 product under each setting of torch.set_float32_matmul_precision.
 _UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
@@ -39,6 +40,21 @@ class Banks:
         return self.anchors.square().sum(dim=1).masked_fill(~self.members.any(dim=0), torch.inf)
 
     @cached_property
+    def coarse(self) -> tuple[Tensor, float] | None:
+        """Rows (-2 m, ‖m‖²) in bf16 and the length of the largest rounding error of m, where bf16 is fast on this CPU.
+
+        ‖m‖² takes two columns, its rounded value and the rest, so that one product gives ‖m‖² - 2 z·m: [U, D + 2].
+        """
+        has_bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+        if self.anchors.device.type != "cpu" or has_bf16 is None or not has_bf16():
+            return None
+        rounded = self.anchors.bfloat16()
+        error = float((self.anchors - rounded.float()).square().sum(dim=1).max().sqrt())
+        high = self.squares.bfloat16().unsqueeze(1)
+        low = (self.squares.unsqueeze(1) - high.float()).nan_to_num(0.0).bfloat16()  # inf - inf where nobody holds it
+        return torch.cat([-2 * rounded, high, low], dim=1), error
+
+    @cached_property
     def packed(self) -> Any:
         """The same banks as the CUDA kernels want them."""
         from procon.kernels.triton_neighbors import PackedBanks
@@ -52,7 +68,7 @@ def single(anchors: Tensor) -> Banks:
 
 
 def nearest(
-    queries: Tensor, anchors: Tensor, k: int, *, exclude: Tensor | None = None, block: int = 256
+    queries: Tensor, anchors: Tensor, k: int, *, exclude: Tensor | None = None, block: int = 392
 ) -> tuple[Tensor, Tensor]:
     """The k nearest anchors of each query: (squared distances [Q, k] ascending, indices [Q, k]), ties by index.
 
@@ -63,7 +79,7 @@ def nearest(
 
 
 def nearest_in_banks(
-    queries: Tensor, banks: Banks, k: int, *, exclude: Tensor | None = None, block: int = 256
+    queries: Tensor, banks: Banks, k: int, *, exclude: Tensor | None = None, block: int = 392
 ) -> tuple[Tensor, Tensor]:
     """The k nearest anchors of queries [Q, D] in every bank: (squared distances [B, Q, k], rows of anchors [B, Q, k]).
 
@@ -87,8 +103,9 @@ def nearest_in_banks(
     if not 1 <= k <= fewest:
         raise ValueError(f"k must be from 1 to the number of anchors {fewest}, got {k}")
     queries = queries.float()
-    # A bank holds fewest / available of the anchors, so this many candidates bring it k and some to spare.
-    enough = math.ceil((k + _SPARE) * available / fewest)
+    # One bank needs its k and a few to spare. Of several, each holds fewest / available of the anchors: with twice as
+    # many candidates as that asks for on average, hardly any query finds too few of some bank.
+    enough = k + _SPARE if len(banks.rows) == 1 else math.ceil(2 * (k + 2) * available / fewest)
     distances = queries.new_empty(len(banks.rows), len(queries), k)
     indices = torch.empty(len(banks.rows), len(queries), k, dtype=torch.int64, device=queries.device)
     if banks.propose is not None:
@@ -100,30 +117,60 @@ def nearest_in_banks(
             found, index = nearest_in_banks(queries[short], exact, k, exclude=exclude, block=block)
             distances[:, short], indices[:, short] = found, index
         return distances, indices
-    for start in range(0, len(queries), block):
-        rows = torch.arange(start, min(start + block, len(queries)), device=queries.device)
-        count = enough
-        while len(rows):
-            found, index, sure = _search(queries[rows], anchors, squares, members, k, min(count, available))
+    unsure = torch.arange(len(queries), device=queries.device)
+    # Hidden anchors are not in the rounded copy, so a search without some of them starts with the fp32 product.
+    count, coarse = enough, banks.coarse if enough < available and exclude is None else None
+    while len(unsure):
+        again = []
+        for rows in unsure.split(block):
+            found, index, sure = _search(queries[rows], anchors, squares, members, k, min(count, available), coarse)
             distances[:, rows], indices[:, rows] = found, index
-            # With all anchors for candidates there is nothing left to be unsure of.
-            rows, count = rows[~sure & (count < available)], 2 * count
+            again.append(rows[~sure])
+        # With all anchors for candidates there is nothing left to be unsure of.
+        unsure = torch.cat(again) if count < available else unsure[:0]
+        count, coarse = (count if coarse else 2 * count), None
     return distances, indices
 
 
 def _search(
-    queries: Tensor, anchors: Tensor, squares: Tensor, members: Tensor, k: int, count: int
+    queries: Tensor,
+    anchors: Tensor,
+    squares: Tensor,
+    members: Tensor,
+    k: int,
+    count: int,
+    coarse: tuple[Tensor, float] | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One look with ``count`` candidates a query: distances and indices [B, Q, k], and where they are certain [Q]."""
-    proposal = torch.addmm(squares, queries, anchors.T, alpha=-2)  # ‖m‖² - 2 z·m, short of ‖z‖²
+    """One look with ``count`` candidates a query: distances and indices [B, Q, k], and where they are certain [Q].
+
+    ``coarse`` lets the product run in bf16, with the wider error bound that goes with it.
+    """
+    proposal, error = _propose(queries, anchors, squares, coarse)
     bounds, candidates = proposal.topk(count, dim=1, largest=False)
     found, index, full = _choose(queries, anchors, squares, members, k, candidates.sort(dim=1).values)
     # Every anchor that was not a candidate has a true squared distance of at least `floor`.
-    sizes = queries.square().sum(dim=1)
-    reach = sizes.sqrt() + squares.masked_fill(squares.isinf(), 0).max().sqrt()
-    roundoff = _UNIT_ROUNDOFF[torch.get_float32_matmul_precision()]
-    floor = bounds[:, -1] + sizes - 2 * roundoff * (queries.shape[1] + 8) * reach.square()
+    floor = bounds[:, -1].float() + queries.square().sum(dim=1) - error
     return found, index, full & (found[:, :, -1] < floor).all(dim=0)
+
+
+def _propose(
+    queries: Tensor, anchors: Tensor, squares: Tensor, coarse: tuple[Tensor, float] | None
+) -> tuple[Tensor, Tensor]:
+    """‖m‖² - 2 z·m (the squared distance short of ‖z‖²) as [Q, U], and how far off it may be for each query [Q]."""
+    length = queries.square().sum(dim=1).sqrt()
+    longest = squares.masked_fill(squares.isinf(), 0).max().sqrt()
+    roundoff = _UNIT_ROUNDOFF[torch.get_float32_matmul_precision()]
+    error = 2 * roundoff * (queries.shape[1] + 8) * (length + longest).square()
+    if coarse is None:
+        return torch.addmm(squares, queries, anchors.T, alpha=-2), error
+    rounded_anchors, anchor_error = coarse
+    rounded = queries.bfloat16()
+    # Both factors were rounded by known amounts, ‖m‖² to 16 bits; the sum is kept in fp32 and rounded to bf16 once.
+    query_error = (queries - rounded.float()).square().sum(dim=1).sqrt()
+    error = error + 2 * (query_error * longest + (length + query_error) * anchor_error)
+    error = error + (2.0**-9 + 2.0**-16) * (longest.square() + 2 * (length + query_error) * (longest + anchor_error))
+    proposal = functional.pad(rounded, (0, 2), value=1.0) @ rounded_anchors.T
+    return proposal, error
 
 
 def _choose(
