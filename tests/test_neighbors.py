@@ -160,3 +160,14 @@ def test_anchors_that_no_bank_holds_are_never_found() -> None:
         expected, positions = nearest(queries, anchors[rows[bank].sort().values], 4)
         assert torch.equal(distances[bank], expected)
         assert torch.equal(indices[bank], rows[bank].sort().values[positions])
+
+
+@pytest.mark.parametrize("width", [100, 1000, 5000, 5007])
+def test_rows_long_enough_for_groups_give_the_same_neighbours(width: int) -> None:
+    """Long rows are searched in groups of columns; ties and a remainder of columns must not matter."""
+    anchors = torch.randint(-2, 3, (width, 5), generator=torch.Generator().manual_seed(width)).float()
+    queries = torch.randint(-2, 3, (40, 5), generator=torch.Generator().manual_seed(1)).float()
+    distances, indices = nearest(queries, anchors, 4)
+    expected, positions = reference.nearest(queries.numpy(), anchors.numpy(), 4)
+    assert np.array_equal(distances.numpy(), expected)
+    assert np.array_equal(indices.numpy(), positions)

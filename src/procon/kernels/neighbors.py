@@ -14,6 +14,7 @@ from torch.nn import functional
 _UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
 
 _SPARE = 3  # candidates beyond k that the product proposes; more means fewer second looks
+_GROUP = 16  # columns whose minimum is looked at first
 _CELLS = 2**19  # floats of differences held at a time: 2 MiB, so that they stay in cache
 
 
@@ -146,7 +147,7 @@ def _search(
     ``coarse`` lets the product run in bf16, with the wider error bound that goes with it.
     """
     proposal, error = _propose(queries, anchors, squares, coarse)
-    bounds, candidates = proposal.topk(count, dim=1, largest=False)
+    bounds, candidates = _smallest(proposal, count)
     found, index, full = _choose(queries, anchors, squares, members, k, candidates.sort(dim=1).values)
     # Every anchor that was not a candidate has a true squared distance of at least `floor`.
     floor = bounds[:, -1].float() + queries.square().sum(dim=1) - error
@@ -171,6 +172,27 @@ def _propose(
     error = error + (2.0**-9 + 2.0**-16) * (longest.square() + 2 * (length + query_error) * (longest + anchor_error))
     proposal = functional.pad(rounded, (0, 2), value=1.0) @ rounded_anchors.T
     return proposal, error
+
+
+def _smallest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The ``count`` smallest of each row [Q, U], ascending, and their columns: ``topk``, faster on long rows.
+
+    Columns are put in groups of 16. Each of the smallest lies in one of the ``count`` groups with the smallest minima:
+    a group whose minimum is larger than theirs cannot hold it. So only those groups are sorted.
+    """
+    groups = values.shape[1] // _GROUP
+    if groups < 4 * count:
+        found = values.topk(count, dim=1, largest=False)
+        return found.values, found.indices
+    whole = groups * _GROUP
+    minima = values[:, :whole].unflatten(1, (_GROUP, groups)).amin(dim=1)
+    best = minima.topk(count, dim=1, largest=False, sorted=False).indices
+    offsets = groups * torch.arange(_GROUP, device=values.device)
+    columns = (best.unsqueeze(1) + offsets[:, None]).flatten(1)
+    rest = torch.arange(whole, values.shape[1], device=values.device).expand(len(values), -1)
+    columns = torch.cat([columns, rest], dim=1)
+    found = values.gather(1, columns).topk(count, dim=1, largest=False)
+    return found.values, columns.gather(1, found.indices)
 
 
 def _choose(
