@@ -129,7 +129,7 @@ def nearest_in_banks(
             again.append(rows[~sure])
         # With all anchors for candidates there is nothing left to be unsure of.
         unsure = torch.cat(again) if count < available else unsure[:0]
-        count, coarse = (count if coarse else 2 * count), None
+        count, coarse = 2 * count, None
     return distances, indices
 
 
