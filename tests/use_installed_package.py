@@ -5,6 +5,7 @@ import pkgutil
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import procon
@@ -16,7 +17,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def main() -> None:
     assert REPOSITORY / "src" not in Path(procon.__file__).parents, "the sources were imported, not the wheel"
     for module in pkgutil.walk_packages(procon.__path__, "procon."):
-        importlib.import_module(module.name)
+        if ".triton_" not in module.name or find_spec("triton"):  # those need CUDA's compiler and are loaded on demand
+            importlib.import_module(module.name)
     command = [str(Path(sys.executable).parent / "procon")]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
