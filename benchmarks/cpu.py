@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from environment import write_rows
+from plain import papers_form, plain_k_center
 from procon.kernels.coreset import k_center
 from procon.kernels.neighbors import Banks
 from procon.kernels.scoring import bank_residuals
@@ -35,16 +36,6 @@ def points(count: int, dims: int, seed: int) -> Tensor:
     return torch.from_numpy((values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32))
 
 
-def plain_k_center(values: Tensor, size: int, start: int) -> Tensor:
-    """The textbook loop: all points against one pick at a time."""
-    picks = [start]
-    closest = (values - values[start]).square().sum(dim=1)
-    while len(picks) < size:
-        picks.append(int(closest.argmax()))
-        closest = torch.minimum(closest, (values - values[picks[-1]]).square().sum(dim=1))
-    return torch.tensor(picks)
-
-
 def product_k_center(values: Tensor, size: int, start: int) -> Tensor:
     """The same loop with a matrix-vector product per pick: the fastest plain form."""
     norms = values.square().sum(dim=1)
@@ -54,17 +45,6 @@ def product_k_center(values: Tensor, size: int, start: int) -> Tensor:
         picks.append(int(closest.argmax()))
         closest = torch.minimum(closest, norms + norms[picks[-1]] - 2 * (values @ values[picks[-1]]))
     return torch.tensor(picks)
-
-
-def papers_form(queries: Tensor, anchors: Tensor, k: int = 5) -> Tensor:
-    """One bank and image as the published method computes it: a second distance matrix sets tau."""
-    sample = queries[torch.randperm(len(queries))[:512]]
-    tau = torch.cdist(sample, anchors).square().topk(k, largest=False).values.median()
-    near, index = torch.cdist(queries, anchors).square().topk(k, dim=1, largest=False)
-    weights = torch.softmax(-near / tau, dim=1)
-    expanded = anchors.unsqueeze(0).expand(len(queries), -1, -1)
-    neighbors = expanded.gather(1, index.unsqueeze(2).expand(-1, -1, anchors.shape[1]))
-    return (queries - (weights.unsqueeze(2) * neighbors).sum(dim=1)).norm(dim=1)
 
 
 def seconds(work: Callable[[], object], repeats: int) -> tuple[float, float]:

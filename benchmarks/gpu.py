@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from environment import write_rows
+from plain import papers_form, plain_k_center
 from procon import Config, Detector
 from procon.folders import read_layout
 from procon.images import open_each
@@ -54,28 +55,6 @@ def patches(count: int, dims: int, seed: int) -> Tensor:
     points = torch.randn(count, 24, generator=generator, device="cuda") @ base
     points += 0.7 * torch.randn(count, dims, generator=generator, device="cuda")
     return torch.nn.functional.normalize(points, dim=1)
-
-
-def papers_form(queries: Tensor, anchors: Tensor, k: int = 5) -> Tensor:
-    """One bank and image as the published method computes it: [P, D] x [M, D] -> [P]."""
-    sample = queries[torch.randperm(len(queries), device=queries.device)[:512]]
-    tau = torch.cdist(sample, anchors).square().topk(k, largest=False).values.median()
-    distances = torch.cdist(queries, anchors).square()
-    near, index = distances.topk(k, dim=1, largest=False)
-    weights = torch.softmax(-near / tau, dim=1)
-    expanded = anchors.unsqueeze(0).expand(len(queries), -1, -1)
-    neighbors = expanded.gather(1, index.unsqueeze(2).expand(-1, -1, anchors.shape[1]))
-    return (queries - (weights.unsqueeze(2) * neighbors).sum(dim=1)).norm(dim=1)
-
-
-def plain_k_center(points: Tensor, size: int, start: int) -> Tensor:
-    """The textbook loop: all points against one pick at a time."""
-    picks = [start]
-    closest = (points - points[start]).square().sum(dim=1)
-    while len(picks) < size:
-        picks.append(int(closest.argmax()))
-        closest = torch.minimum(closest, (points - points[picks[-1]]).square().sum(dim=1))
-    return torch.tensor(picks)
 
 
 def row(name: str, value: float, spread: float, unit: str, note: str = "") -> dict[str, Any]:
