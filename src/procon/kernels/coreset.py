@@ -78,6 +78,7 @@ def k_center_on_grid(
 
         return greedy_cuda(grid, size, starts, block, progress)
     picks = torch.empty(len(starts), size, dtype=torch.int64, device=grid.device)
+    norms, bounds = _first_pass(grid, starts)
     for row, start in enumerate(starts):
         done = row * size
 
@@ -85,22 +86,36 @@ def k_center_on_grid(
             if progress is not None:
                 progress(done + count)
 
-        picks[row] = _greedy(grid, size, start, block, report)
+        picks[row] = _greedy(grid, norms, bounds[row], size, start, block, report)
     return picks
 
 
-def _greedy(grid: Tensor, size: int, start: int, block: int, report: Callable[[int], None]) -> Tensor:
+def _first_pass(grid: Tensor, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Squared norms [N] and squared distances to every start [B, N]: the one time all points are read, for all banks."""
+    firsts = grid[list(starts)].double()
+    sizes = firsts.square().sum(dim=1)
+    norms = torch.empty(len(grid), dtype=torch.float64, device=grid.device)
+    bounds = torch.empty(len(starts), len(grid), dtype=torch.float64, device=grid.device)
+    for begin in range(0, len(grid), _ROWS):
+        piece = slice(begin, begin + _ROWS)
+        points = grid[piece].double()
+        norms[piece] = points.square().sum(dim=1)
+        bounds[:, piece] = torch.addmm(norms[piece], firsts, points.T, alpha=-2).add_(sizes.unsqueeze(1))
+    return norms, bounds
+
+
+def _greedy(
+    grid: Tensor, norms: Tensor, bounds: Tensor, size: int, start: int, block: int, report: Callable[[int], None]
+) -> Tensor:
     """The picks [size] of one start.
 
     ``bounds`` [N] is each point's squared distance to the first ``seen`` picks, hence an upper bound on its distance to
-    all of them; a picked point has -1 and is never picked again.
+    all of them; a picked point has -1 and is never picked again. After the first pass only points that could be picked
+    next are read again: a handful of thousands at a time, which differ from bank to bank.
     """
-    norms = torch.cat([rows.double().square().sum(dim=1) for rows in grid.split(_ROWS)])
     picks = torch.full((size,), start, dtype=torch.int64, device=grid.device)
     centers = torch.empty(size, grid.shape[1], dtype=torch.float64, device=grid.device)  # the picked points
     centers[0] = grid[start]
-    dots = torch.cat([rows.double() @ centers[0] for rows in grid.split(_ROWS)])
-    bounds = norms + norms[start] - 2 * dots
     bounds[start] = -1.0
     seen = torch.ones(len(grid), dtype=torch.int64, device=grid.device)
     count = 1
