@@ -47,7 +47,7 @@ def main() -> int:
         for layer in range(len(store)):
             selection = gaussian_matrix(DIMS[layer], config.selection_dim, config.seed, layer, 1)
             size = arguments.max_anchors
-            memories.append(build_layer(store, layer, selection, size, config.banks, torch.device("cpu")))
+            memories.append(build_layer(store, layer, selection, size, config.bank_seeds, torch.device("cpu")))
             print(f"layer {layer}: {time.perf_counter() - begin:.0f} s", flush=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     result = {

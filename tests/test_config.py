@@ -17,8 +17,11 @@ def test_defaults_are_the_final_recipe_of_the_paper() -> None:
         "image_size": 392,
         "layers": (-3, -6, -8, -9),
         "banks": 5,
+        "bank_seed": 0,  # banks b = 1..5
+        "coreset": "k-center",
         "num_neighbors": 5,
         "readout": "soft",
+        "tau": None,
         "tau_patches": None,  # temperature: the median over all patches
         "layer_fusion": "mean",
         "normalization": "none",
@@ -52,6 +55,9 @@ BAD: dict[str, list[Any]] = {
     "selection_dim": [0, -1, 192.0, None, True],
     "seed": [-1, 42.0, None, True, "42"],
     "banks": [0, -5, 5.0, None, True],
+    "bank_seed": [-1, 1.0, None, True, "1", 2**31 + 1],
+    "coreset": ["kcenter", "", None, "K-center"],
+    "tau": [0, -1.0, NAN, INF, "auto", True],
     "coreset_ratio": [0, 0.0, -0.1, 1.01, NAN, INF, None, "0.05", True],
     "max_anchors": [0, -1, 4, 100.0, True, "100"],
     "compression": ["zip", "", None, "FP16"],

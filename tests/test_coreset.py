@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from procon.kernels.coreset import k_center
+from procon.kernels.coreset import densest, k_center, to_grid
 from tests import reference
 
 Points = NDArray[np.float32]
@@ -159,3 +159,16 @@ def test_starts_out_of_range_are_refused(start: int) -> None:
 def test_a_block_that_can_make_no_pick_is_refused() -> None:
     with pytest.raises(ValueError, match=r"block must be .* got 0"):
         k_center(torch.ones(5, 2), 2, [0], block=0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(KINDS), st.integers(0, 2**32 - 1))
+def test_the_densest_centres_stand_for_the_most_points(kind: str, seed: int) -> None:
+    points = make_points(kind, seed, 60, 4)
+    picks = picks_of(points, 12, [5])[0]
+    population = [0] * len(picks)
+    for point in points.astype(np.float64):
+        population[int(np.argmin([((point - points[pick]) ** 2).sum() for pick in picks]))] += 1
+    kept = sorted(sorted(range(len(picks)), key=lambda place: -population[place])[:5])
+    found = densest(to_grid(torch.from_numpy(points)), torch.from_numpy(picks), 5)
+    assert found.tolist() == picks[kept].tolist()

@@ -25,7 +25,8 @@ from procon import (
     WeightsError,
     storage,
 )
-from procon.images import open_image, to_input
+from procon.detector import layer_maps
+from procon.images import open_each, open_image, to_input
 from procon.memory import FeatureStore
 from procon.prediction import Prediction
 from tests import reference
@@ -144,6 +145,12 @@ def test_every_baseline_runs_and_says_something_else(tiny_backbone: Path) -> Non
         "two neighbours": {"num_neighbors": 2},
         "smaller coreset": {"coreset_ratio": 0.1},
         "capped coreset": {"max_anchors": 9},
+        "other banks": {"bank_seed": 7, "banks": 1},
+        "random coreset": {"coreset": "random"},
+        "dense coreset": {"coreset": "dense"},
+        "uniform weights": {"readout": "uniform"},
+        "fixed temperature": {"tau": 0.01},
+        "normal statistics": {"normalization": "train"},
     }
     images, new = good_parts(3), part_pixels(70)
     maps = {}
@@ -153,6 +160,29 @@ def test_every_baseline_runs_and_says_something_else(tiny_backbone: Path) -> Non
     assert len({heatmap.tobytes() for heatmap in maps.values()}) == len(variants)
     assert (maps["max"] > maps["procon"]).all()  # the largest layer is above the mean of all
     assert maps["robust"].min() < 0  # half the patches are below their own median
+
+
+def test_statistics_of_good_images_put_layers_on_one_scale(tiny_backbone: Path, tmp_path: Path) -> None:
+    images = good_parts(4)
+    detector = fit(tiny_backbone, images, normalization="train")
+    assert detector.memory is not None
+    pixels = torch.cat([pixels for _, pixels in detector.extractor.batches(open_each(images))])
+    features = detector.extractor.features(pixels)
+    kept = [
+        layer_maps([layer[i : i + 1] for layer in features], detector.memory, detector.config, i)
+        for i in range(len(images))
+    ]
+    maps = torch.cat(kept).double().numpy()
+    for index, layer in enumerate(detector.memory.layers):
+        assert layer.scale == pytest.approx((maps[:, index].mean(), maps[:, index].std()), rel=1e-9)
+    new = part_pixels(70)
+    loaded = Detector.load(detector.save(tmp_path / "part.procon", embed_backbone=True))
+    assert loaded.predict(new).score == detector.predict(new).score
+
+
+def test_statistics_of_good_images_need_several_of_them(tiny_backbone: Path) -> None:
+    with pytest.raises(ConfigError, match="normalization='train' needs more training images"):
+        fit(tiny_backbone, good_parts(1), normalization="train")
 
 
 def test_a_defect_scores_higher_where_it_is(detector: Detector) -> None:

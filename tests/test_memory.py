@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from procon.kernels.coreset import k_center
+from procon.kernels.coreset import k_center, to_grid
 from procon.kernels.projection import gaussian_matrix
-from procon.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size
+from procon.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size, select_anchors
 
 CPU = torch.device("cpu")
 
@@ -106,7 +106,7 @@ def test_banks_are_coresets_of_the_features(limit: int) -> None:
     features = make_features(1, 120, 16).half().float()  # exact in fp16, so that disk and memory hold the same
     selection = gaussian_matrix(16, 5, 42, 0, 1)
     with filled(features, limit) as store:
-        layer = build_layer(store, 0, selection, 30, 3, CPU)
+        layer = build_layer(store, 0, selection, 30, (1, 2, 3), CPU)
     assert layer.banks.shape == (3, 30)
     assert layer.anchors.dtype == torch.float32
     assert torch.equal(layer.anchors, features[layer.origin])
@@ -122,7 +122,7 @@ def test_banks_are_coresets_of_the_features(limit: int) -> None:
 
 def test_without_a_narrow_space_distances_are_full() -> None:
     features = make_features(2, 90, 6)
-    layer = build_layer(filled(features), 0, None, 20, 1, CPU)
+    layer = build_layer(filled(features), 0, None, 20, (1,), CPU)
     start = int(np.random.RandomState(1).random_sample() * 90)
     assert torch.equal(layer.origin[layer.banks], k_center(features, 20, [start]))
 
@@ -131,12 +131,12 @@ def test_selecting_leaves_the_features_as_they_were() -> None:
     """The grid is made in place; without a narrow space that must not be the store's own memory."""
     features = make_features(2, 90, 6)
     store = filled(features)
-    build_layer(store, 0, None, 20, 1, CPU)
+    build_layer(store, 0, None, 20, (1,), CPU)
     assert torch.equal(store.read(0, slice(0, 90)), features)
 
 
 def test_a_whole_layer_in_every_bank_is_stored_once() -> None:
-    layer = build_layer(filled(make_features(3, 12, 4)), 0, None, 12, 3, CPU)
+    layer = build_layer(filled(make_features(3, 12, 4)), 0, None, 12, (1, 2, 3), CPU)
     assert layer.origin.tolist() == list(range(12))
 
 
@@ -203,3 +203,19 @@ def test_tensors_that_do_not_fit_are_refused(name: str, value: Tensor, complaint
 def test_a_file_without_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="no memory"):
         Memory.from_tensors({"backbone.weight": torch.ones(2)}, ("a.png",), 4)
+
+
+@pytest.mark.parametrize("coreset", ["k-center", "random"])
+def test_a_smaller_bank_is_the_beginning_of_a_larger_one(coreset: str) -> None:
+    grid = to_grid(make_features(4, 100, 6))
+    assert torch.equal(
+        select_anchors(grid, 40, (3, 4), coreset)[:, :15],
+        select_anchors(grid, 15, (3, 4), coreset),
+    )
+
+
+def test_random_banks_are_patches_drawn_once_each_with_the_seed_of_the_bank() -> None:
+    picks = select_anchors(to_grid(make_features(4, 100, 6)), 30, (3, 4), "random")
+    assert all(len(set(bank.tolist())) == 30 for bank in picks)
+    assert not torch.equal(picks[0], picks[1])
+    assert torch.equal(picks[1], select_anchors(to_grid(make_features(5, 100, 6)), 30, (4,), "random")[0])

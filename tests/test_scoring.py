@@ -169,3 +169,11 @@ def test_a_projection_is_fixed_by_its_seed_and_key_and_keeps_lengths_on_average(
     # A model file does not carry its matrices: these digits must never change.
     pinned = [0.17484010756015778, -0.6363863945007324, 0.07523789256811142, 0.5547595024108887]
     assert gaussian_matrix(2, 2, 42, 9, 0).flatten().tolist() == pinned
+
+
+def test_an_infinite_temperature_projects_on_the_plain_mean_of_the_neighbours() -> None:
+    patches, memory = make_sets(9, 40, 60)
+    nearest = reference.nearest(patches.numpy().astype(np.float64), memory.numpy().astype(np.float64), 5)[1]
+    centroids = memory.numpy().astype(np.float64)[nearest].mean(axis=1)
+    expected = np.sqrt(((patches.numpy() - centroids) ** 2).sum(axis=1))
+    np.testing.assert_allclose(soft_residual(patches, memory, 5, float("inf")).numpy(), expected, rtol=RTOL)

@@ -1,5 +1,6 @@
 """Every setting of the method and its default. No default lives anywhere else."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import PurePath
@@ -16,9 +17,10 @@ CUSTOM_BACKBONE = "dinov2-custom"  # whatever DINOv2 architecture the folder giv
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "backbone": (*BACKBONES, CUSTOM_BACKBONE),
-    "readout": ("soft", "hard"),
+    "coreset": ("k-center", "random", "dense"),
+    "readout": ("soft", "uniform", "hard"),
     "layer_fusion": ("mean", "median", "max", "concat"),
-    "normalization": ("none", "robust"),
+    "normalization": ("none", "robust", "train"),
     "precision": ("auto", "fp32", "bf16"),
     "compression": ("none", "fp16", "int8", "approximate"),
 }
@@ -62,7 +64,11 @@ class Config:
     seed: int = 42
     """Seed of the fixed random projections."""
     banks: int = 5
-    """Memories per layer; bank b starts its coreset at a point drawn with seed b."""
+    """Memories per layer; bank b starts its coreset at a point drawn with seed ``bank_seed`` + b."""
+    bank_seed: int = 0
+    """Shifts the seeds of the banks, the method's only randomness: other values repeat the whole experiment."""
+    coreset: Literal["k-center", "random", "dense"] = "k-center"
+    """How a bank is chosen. ``random`` and ``dense`` (the anchors that stand for most patches) are ablations."""
     coreset_ratio: float = 0.05
     """Share of the training patches each bank keeps."""
     max_anchors: int | None = None
@@ -71,14 +77,17 @@ class Config:
     """How the memory is kept: exact, anchors rounded to fp16 or int8, or an inverted-file search (extra)."""
     num_neighbors: int = 5
     """k: anchors a patch is projected on."""
-    readout: Literal["soft", "hard"] = "soft"
-    """How a memory is read: residual of the soft projection, or distance to the nearest anchor."""
+    readout: Literal["soft", "uniform", "hard"] = "soft"
+    """Residual of the soft projection, of the plain mean of the neighbours, or distance to the nearest anchor."""
+    tau: float | None = None
+    """Temperature of the soft projection: None takes the median of the image's own squared distances."""
     tau_patches: int | None = None
     """Patches that set the temperature: None takes all, a number a fixed seeded subsample (paper's supplement)."""
     layer_fusion: Literal["mean", "median", "max", "concat"] = "mean"
     """How layers combine; ``concat`` joins the tokens before the memory is built."""
-    normalization: Literal["none", "robust"] = "none"
-    """``robust`` standardises each layer map by its own median and spread: an ablation that fails."""
+    normalization: Literal["none", "robust", "train"] = "none"
+    """Standardise layer maps before fusion: ``robust`` by the image's own median and spread, an ablation that fails;
+    ``train`` by the mean and deviation that good images have."""
     top_ratio: float = 0.005
     """Share of patches whose mean is the image score."""
     blur_sigma: float = 4.0
@@ -118,8 +127,14 @@ class Config:
                 self._refuse(name, "a number above 0 and at most 1")
         if not (_is_number(self.false_alarm_rate) and 0 < self.false_alarm_rate < 1):
             self._refuse("false_alarm_rate", "a number above 0 and below 1")
-        if not (_is_int(self.seed) and self.seed >= 0):
-            self._refuse("seed", "an integer of at least 0")
+        for name in ("seed", "bank_seed"):
+            value = getattr(self, name)
+            if not (_is_int(value) and value >= 0):
+                self._refuse(name, "an integer of at least 0")
+        if self.bank_seed > 2**31:
+            self._refuse("bank_seed", "an integer of at most 2147483648")
+        if self.tau is not None and not (_is_number(self.tau) and 0 < self.tau < math.inf):
+            self._refuse("tau", "None or a number above 0")
         if not (_is_number(self.blur_sigma) and 0 <= self.blur_sigma <= 100):
             self._refuse("blur_sigma", "a number of pixels from 0 (no blur) to 100")
         if self.max_anchors is not None and self.max_anchors < self.num_neighbors:
@@ -158,6 +173,11 @@ class Config:
         """(rows, columns) of patches."""
         height, width = self.input_size
         return height // PATCH, width // PATCH
+
+    @property
+    def bank_seeds(self) -> tuple[int, ...]:
+        """The seed of each bank."""
+        return tuple(self.bank_seed + bank for bank in range(1, self.banks + 1))
 
     def resolve_layers(self, depth: int) -> tuple[int, ...]:
         """0-based block indices of ``layers`` in a backbone of ``depth`` blocks."""

@@ -1,7 +1,8 @@
 """The method, top to bottom: fit builds a memory of normal patches, predict asks it to explain new ones."""
 
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,8 @@ class Detector:
                 report("reading images", done, len(items))
             layers = tuple(self._select_anchors(store, report))
             memory = Memory(layers, tuple(_name(item, index) for index, item in enumerate(items)), patches)
+            if self.config.normalization == "train":
+                memory = self._scaled(memory, store)
             calibration = self._calibrate(memory, store, report)
         self._recorded = None
         self.memory, self.calibration = memory, calibration  # together: never a new memory with an old threshold
@@ -100,8 +103,21 @@ class Detector:
             def picked(done: int, before: int = index * config.banks * size, size: int = size) -> None:
                 report("selecting anchors", before + done, len(store) * config.banks * size)
 
-            layer = build_layer(store, index, selection, size, config.banks, self.device, picked)
+            layer = build_layer(
+                store, index, selection, size, config.bank_seeds, self.device, picked, coreset=config.coreset
+            )
             yield layer.compressed(config.compression).to(self.device)
+
+    def _scaled(self, memory: Memory, store: FeatureStore) -> Memory:
+        """The memory with the mean and deviation of each layer's map, from training images scored as if new."""
+        if any(memory.fewest_without(image) < self.config.num_neighbors for image in range(len(memory.images))):
+            raise ConfigError(
+                "normalization='train' needs more training images: each is scored without its own anchors"
+            )
+        images = range(len(memory.images))
+        maps = (layer_maps([f.to(self.device) for f in store.image(i)], memory, self.config, i) for i in images)
+        scaled = zip(memory.layers, layer_scales(maps), strict=True)
+        return replace(memory, layers=tuple(replace(layer, scale=scale) for layer, scale in scaled))
 
     def _calibrate(self, memory: Memory, store: FeatureStore, report: Progress) -> Calibration | None:
         """Score every training image against the memory without its own anchors, as if it were new."""
@@ -164,8 +180,8 @@ class Detector:
         """Whether scoring never waits for the device: true of the fused kernels, not of the general search."""
         config = self.config
         fused = fused_neighbors(self.extractor.dims[0], config.num_neighbors)
-        plain = config.readout == "soft" and config.tau_patches is None and config.compression != "approximate"
-        return fused and plain
+        plain = config.readout == "soft" and config.tau is None and config.tau_patches is None
+        return fused and plain and config.compression != "approximate"
 
     @torch.inference_mode()
     def _score(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
@@ -264,20 +280,40 @@ def score_patches(features: list[Tensor], memory: Memory, config: Config, withou
 
     ``without`` hides the anchors that came from that training image.
     """
-    maps = []
-    for layer, patches in zip(memory.layers, features, strict=True):
-        own = memory.own(layer, without)
-        if config.readout == "hard":
-            residuals = torch.stack([bank_distances(image, layer.index, exclude=own) for image in patches])
-        else:
-            residuals = image_residuals(
-                patches, layer.index, config.num_neighbors, tau_patches=config.tau_patches, exclude=own
-            )
-        maps.append(bank_consensus(residuals))
-    stacked = torch.stack(maps, dim=1)
+    return fuse_layers(layer_maps(features, memory, config, without), [layer.scale for layer in memory.layers], config)
+
+
+def layer_maps(features: list[Tensor], memory: Memory, config: Config, without: int | None = None) -> Tensor:
+    """S_l of every layer: embedded patches [N, P, D] per memory to [N, L, P]."""
+    read = zip(memory.layers, features, strict=True)
+    maps = [bank_consensus(read_layer(p, layer, config, memory.own(layer, without))) for layer, p in read]
+    return torch.stack(maps, dim=1)
+
+
+def read_layer(patches: Tensor, layer: LayerMemory, config: Config, hidden: Tensor | None = None) -> Tensor:
+    """r_{l,b,p} of every bank: embedded patches [N, P, D] to residuals [N, B, P]; ``hidden`` [U] masks anchors."""
+    if config.readout == "hard":
+        return torch.stack([bank_distances(image, layer.index, exclude=hidden) for image in patches])
+    tau = math.inf if config.readout == "uniform" else config.tau
+    return image_residuals(
+        patches, layer.index, config.num_neighbors, tau, tau_patches=config.tau_patches, exclude=hidden
+    )
+
+
+def fuse_layers(maps: Tensor, scales: Sequence[tuple[float, float]], config: Config) -> Tensor:
+    """S_map from the maps of the layers [N, L, P] -> [N, P]; ``scales`` are the mean and deviation on good images."""
     if config.normalization == "robust":
-        stacked = robust_normalize(stacked)
-    return layer_consensus(stacked, "mean" if config.layer_fusion == "concat" else config.layer_fusion)
+        maps = robust_normalize(maps)
+    elif config.normalization == "train":
+        centre, spread = torch.tensor(scales, dtype=maps.dtype, device=maps.device).unsqueeze(-1).unbind(1)
+        maps = (maps - centre) / spread
+    return layer_consensus(maps, "mean" if config.layer_fusion == "concat" else config.layer_fusion)
+
+
+def layer_scales(maps: Iterable[Tensor]) -> list[tuple[float, float]]:
+    """Mean and standard deviation of each layer over the maps [1, L, P] of good images; a constant layer keeps 1."""
+    spread, centre = torch.std_mean(torch.cat(list(maps)).double(), dim=(0, 2), correction=0)
+    return [(float(c), float(s) or 1.0) for c, s in zip(centre, spread, strict=True)]
 
 
 def resolve_device(device: str) -> torch.device:

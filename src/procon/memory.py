@@ -1,11 +1,11 @@
 """What a detector remembers: anchors of normal patches, where each came from, and which bank holds which."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from procon.errors import MissingExtraError
-from procon.kernels.coreset import k_center_on_grid, to_grid_
+from procon.kernels.coreset import densest, k_center_on_grid, to_grid_
 from procon.kernels.neighbors import Banks
 
 IN_RAM_BYTES = 2 * 2**30  # features up to this size stay in memory as fp32; beyond it they go to disk as fp16
@@ -31,6 +31,8 @@ class LayerMemory:
     """[B, M] int64 rows of ``anchors``, in order of picking."""
     compression: str = "none"
     """How the anchors are stored and searched; they are always held as fp32, rounded as they will be stored."""
+    scale: tuple[float, float] = (0.0, 1.0)
+    """Mean and deviation of this layer's map on good images; used with ``normalization="train"`` only."""
 
     def bank(self, index: int) -> Tensor:
         """M_{l,b}: the anchors of one bank, [M, D]."""
@@ -85,6 +87,7 @@ class Memory:
             tensors |= {f"memory.{index}.{name}": tensor for name, tensor in stored.items()}
             tensors[f"memory.{index}.origin"] = layer.origin
             tensors[f"memory.{index}.banks"] = layer.banks.to(torch.int32)
+            tensors[f"memory.{index}.scale"] = torch.tensor(layer.scale, dtype=torch.float64)
         return tensors
 
     @classmethod
@@ -101,6 +104,7 @@ class Memory:
                 tensors[prefix + "origin"],
                 tensors[prefix + "banks"].to(torch.int64),
                 compression,
+                (float(tensors[prefix + "scale"][0]), float(tensors[prefix + "scale"][1])),
             )
             if (
                 layer.anchors.ndim != 2
@@ -158,6 +162,21 @@ def inverted_file(anchors: Tensor) -> Callable[[Tensor, int], Tensor]:
         return torch.from_numpy(rows).to(queries.device)
 
     return propose
+
+
+class PatchSource(Protocol):
+    """Embedded patches of training images, by layer."""
+
+    @property
+    def rows(self) -> int:
+        """Patches of all images."""
+
+    @property
+    def dims(self) -> list[int]:
+        """Dimensions of each layer."""
+
+    def pieces(self, layer: int) -> Iterator[tuple[slice, Tensor]]:
+        """All patches of a layer in order, float32 [some, D] with the rows they are."""
 
 
 class FeatureStore:
@@ -234,27 +253,60 @@ def coreset_size(patches: int, ratio: float, neighbors: int, cap: int | None) ->
 
 
 def build_layer(
-    store: FeatureStore,
+    store: PatchSource,
     layer: int,
     selection: Tensor | None,
     size: int,
-    banks: int,
+    seeds: Sequence[int],
     device: torch.device,
     progress: Callable[[int], None] | None = None,
+    *,
+    coreset: str = "k-center",
 ) -> LayerMemory:
-    """Select the banks of one layer from its training patches.
+    """Select the banks of one layer from its training patches, one for each seed.
 
     Distances are taken in the space of ``selection`` [D, d] (None: in the full space); anchors stay in D dimensions.
-    Bank b = 1..B starts at a point drawn with seed b.
     """
-    starts = [int(np.random.RandomState(bank).random_sample() * store.rows) for bank in range(1, banks + 1)]
+    grid = selection_grid(store, layer, selection, device)
+    picks = select_anchors(grid, size, seeds, coreset, progress).cpu()
+    return gather_layer(store, layer, picks)
+
+
+def selection_grid(store: PatchSource, layer: int, selection: Tensor | None, device: torch.device) -> Tensor:
+    """The training patches of a layer where its coresets are selected: [N, d] on the grid of ``k_center``."""
     width = store.dims[layer] if selection is None else selection.shape[1]
     points = torch.empty(store.rows, width, device=device)
     for rows, features in store.pieces(layer):
         here = features.to(device)
         points[rows] = here if selection is None else here @ selection.to(device)
-    grid = to_grid_(points)  # in place: at this size a second copy is what decides whether the fit fits
-    picks = k_center_on_grid(grid, size, starts, progress=progress).cpu()
+    return to_grid_(points)  # in place: at this size a second copy is what decides whether the fit fits
+
+
+def select_anchors(
+    grid: Tensor, size: int, seeds: Sequence[int], coreset: str, progress: Callable[[int], None] | None = None
+) -> Tensor:
+    """Rows of ``grid`` [N, d] that make up the bank of each seed: [len(seeds), size].
+
+    ``k-center`` starts at a point drawn with the seed; ``random`` draws all; ``dense`` keeps the fuller half of twice
+    as many centres. The first two are nested: a smaller bank of the same seed is the beginning of a larger one.
+    """
+    if coreset == "random":
+        orders = [np.random.RandomState(seed).permutation(len(grid))[:size] for seed in seeds]
+        return torch.from_numpy(np.stack(orders))
+    starts = [int(np.random.RandomState(seed).random_sample() * len(grid)) for seed in seeds]
+    if coreset == "k-center":
+        return k_center_on_grid(grid, size, starts, progress=progress)
+
+    def halved(done: int) -> None:
+        if progress is not None:
+            progress(done // 2)
+
+    wide = k_center_on_grid(grid, min(2 * size, len(grid)), starts, progress=halved)
+    return torch.stack([densest(grid, bank, size) for bank in wide])
+
+
+def gather_layer(store: PatchSource, layer: int, picks: Tensor) -> LayerMemory:
+    """The memory whose banks are rows ``picks`` [B, M] of the training patches of a layer."""
     origin, places = picks.unique(return_inverse=True)  # ascending, so the file does not depend on who picked first
     anchors = torch.empty(len(origin), store.dims[layer])
     for rows, features in store.pieces(layer):

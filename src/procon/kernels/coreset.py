@@ -90,6 +90,19 @@ def k_center_on_grid(
     return picks
 
 
+def densest(grid: Tensor, picks: Tensor, size: int) -> Tensor:
+    """Of ``picks`` [C] the ``size`` that are nearest to the most points of ``grid`` [N, d], in order of picking.
+
+    Ties go to the earlier pick. Pruning a coreset by density is the paper's negative result: what is rare is lost.
+    """
+    centers = grid[picks].double()
+    sizes = centers.square().sum(dim=1)
+    nearest = [torch.addmm(sizes, rows.double(), centers.T, alpha=-2).argmin(dim=1) for rows in grid.split(2048)]
+    population = torch.bincount(torch.cat(nearest), minlength=len(picks))
+    kept = population.sort(descending=True, stable=True).indices[:size]
+    return picks[kept.sort().values]
+
+
 def _first_pass(grid: Tensor, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Squared norms [N] and squared distances to every start [B, N]: the one time all points are read, for all banks."""
     firsts = grid[list(starts)].double()

@@ -39,8 +39,8 @@ def bank_residuals(
 ) -> Tensor:
     """r_{b,p} = ‖z_p - sum_j w_j m_j‖ over the k nearest anchors of each bank: queries [Q, D] of one image -> [B, Q].
 
-    ``tau`` is the temperature; None takes the image's own for each bank (:func:`temperature`). ``exclude`` [U] hides
-    anchors.
+    ``tau`` is the temperature; None takes the image's own for each bank (:func:`temperature`), infinity weighs all
+    neighbours alike. ``exclude`` [U] hides anchors.
     """
     distances, indices = nearest_in_banks(queries, banks, k, exclude=exclude)
     found = temperature(distances, tau_patches) if tau is None else torch.as_tensor(tau, dtype=distances.dtype)
@@ -62,12 +62,19 @@ def bank_distances(queries: Tensor, banks: Banks, *, exclude: Tensor | None = No
 
 
 def image_residuals(
-    patches: Tensor, banks: Banks, k: int, *, tau_patches: int | None = None, exclude: Tensor | None = None
+    patches: Tensor,
+    banks: Banks,
+    k: int,
+    tau: float | None = None,
+    *,
+    tau_patches: int | None = None,
+    exclude: Tensor | None = None,
 ) -> Tensor:
     """:func:`bank_residuals` of several images: patches [N, P, D] -> [N, B, P]. On CUDA they share the products."""
     if (
         patches.is_cuda
         and banks.propose is None
+        and tau is None
         and tau_patches is None
         and exclude is None
         and fused_neighbors(patches.shape[2], k)
@@ -76,7 +83,7 @@ def image_residuals(
 
         fused: Tensor = fused_residuals(patches, banks.packed, k)
         return fused
-    return torch.stack([bank_residuals(q, banks, k, tau_patches=tau_patches, exclude=exclude) for q in patches])
+    return torch.stack([bank_residuals(q, banks, k, tau, tau_patches=tau_patches, exclude=exclude) for q in patches])
 
 
 def fused_neighbors(dims: int, k: int) -> bool:
