@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor
 
 from environment import write_rows
-from mpdd import max_f1, pixel_metrics, read_mask
 from procon import Config, Detector
 from procon.config import CHOICES
 from procon.detector import score_patches
+from procon.evaluation.datasets import read_mask
+from procon.evaluation.metrics import evaluate
 from procon.folders import read_layout
 from procon.images import open_each
 from procon.kernels.consensus import top_mean
@@ -58,14 +58,9 @@ def measure(category: Path, weights: str) -> list[dict[str, Any]]:
             times.append(time.perf_counter() - begin)
         stacked = torch.cat(patch_scores)
         scores = top_mean(stacked, config.top_ratio).numpy()
-        found = (
-            roc_auc_score(labels, scores),
-            average_precision_score(labels, scores),
-            max_f1(labels, scores),
-            *pixel_metrics(fitted.input_maps(stacked).numpy(), masks)[:4],
-        )
+        found = evaluate(scores, labels, fitted.input_maps(stacked).numpy(), masks)
         result: dict[str, Any] = {"category": category.name, "compression": compression}
-        result |= {name: round(100 * float(value), 2) for name, value in zip(COLUMNS, found, strict=True)}
+        result |= {name: round(100 * found[name], 2) for name in COLUMNS}
         result |= {
             "model_mib": model_mib(fitted, changed, memory),
             "score_ms": round(1000 * statistics.median(times), 1),

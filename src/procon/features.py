@@ -11,46 +11,65 @@ from procon.config import Config
 from procon.errors import ImageError
 from procon.images import Picture, to_input
 from procon.kernels.projection import gaussian_matrix, project
+from procon.weights import Architecture
 
 _SCORING, _SELECTION = 0, 1  # what a random projection is for: part of its seed
 CUDA_BATCH = 64  # images that pass the backbone together on a GPU
 
 
-class Extractor:
-    """Embeds images for the memories of a configuration: one per layer, or one for all layers joined."""
+class Embedding:
+    """G_l for the memories of a configuration: one per layer, or one for all layers joined."""
 
-    def __init__(self, backbone: Backbone, config: Config) -> None:
-        self.backbone = backbone
-        self._config = config
-        self._joint = config.layer_fusion == "concat"
-        width = backbone.architecture.hidden * (len(backbone.layers) if self._joint else 1)
+    def __init__(self, architecture: Architecture, config: Config, device: torch.device) -> None:
+        self.layers = config.resolve_layers(architecture.depth)
+        """0-based blocks whose tokens go in, in the order of the configuration."""
+        self.joint = config.layer_fusion == "concat"
+        width = architecture.hidden * (len(self.layers) if self.joint else 1)
         dim = min(width, config.projection_dim)
         # The seed of a matrix is (seed, block, purpose); the joint memory takes the number of blocks as its block.
-        keys = [backbone.architecture.depth] if self._joint else list(backbone.layers)
+        keys = [architecture.depth] if self.joint else list(self.layers)
         self.dims = [dim] * len(keys)
         """Dimensions of the scoring space, per memory."""
         self.projections = [
-            gaussian_matrix(width, dim, config.seed, key, _SCORING).to(backbone.device) if dim < width else None
+            gaussian_matrix(width, dim, config.seed, key, _SCORING).to(device) if dim < width else None
             for key in keys
         ]
         """G_l without the normalisation: [C, D] per memory, or None where C is kept."""
         self.selections = [
-            gaussian_matrix(dim, config.selection_dim, config.seed, key, _SELECTION).to(backbone.device)
+            gaussian_matrix(dim, config.selection_dim, config.seed, key, _SELECTION).to(device)
             if config.selection_dim < dim
             else None
             for key in keys
         ]
         """From the scoring space to the one in which coresets are selected, per memory."""
 
+    def embed(self, tokens: list[Tensor]) -> list[Tensor]:
+        """Tokens [N, P, C] per layer to features [N, P, D] per memory."""
+        if self.joint:
+            return [self.embed_memory(0, tokens)]
+        return [self.embed_memory(index, [layer]) for index, layer in enumerate(tokens)]
+
+    def blocks(self, index: int) -> tuple[int, ...]:
+        """The blocks that memory ``index`` is made from."""
+        return self.layers if self.joint else (self.layers[index],)
+
+    def embed_memory(self, index: int, tokens: list[Tensor]) -> Tensor:
+        """Tokens [N, P, C] of each of its blocks to the features [N, P, D] of memory ``index``."""
+        joined = torch.cat([project(layer, None) for layer in tokens], dim=-1) if self.joint else tokens[0]
+        return project(joined, self.projections[index])
+
+
+class Extractor(Embedding):
+    """Images to embedded patches: backbone, then embedding."""
+
+    def __init__(self, backbone: Backbone, config: Config) -> None:
+        super().__init__(backbone.architecture, config, backbone.device)
+        self.backbone = backbone
+        self._config = config
+
     def features(self, pixels: Tensor) -> list[Tensor]:
         """Images [N, 3, H, W] to embedded patches [N, P, D], one tensor per memory."""
         return self.embed(self.backbone.tokens(pixels))
-
-    def embed(self, tokens: list[Tensor]) -> list[Tensor]:
-        """Tokens [N, P, C] per layer to features [N, P, D] per memory."""
-        if self._joint:
-            tokens = [torch.cat([project(layer, None) for layer in tokens], dim=-1)]
-        return [project(layer, matrix) for layer, matrix in zip(tokens, self.projections, strict=True)]
 
     def batches(self, pictures: Iterable[Picture | ImageError]) -> Iterator[tuple[list[Picture | ImageError], Tensor]]:
         """Pictures in groups with the pixels [N, 3, H, W] of those that could be opened, in order.

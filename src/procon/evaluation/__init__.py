@@ -1,0 +1,1 @@
+"""Measuring a detector: datasets, metrics, runs."""
