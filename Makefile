@@ -46,6 +46,7 @@ bench: $(VENV)/.dev-ready
 docs: $(VENV)/.dev-ready
 	$(BIN)/python docs/generate_cli.py
 	$(BIN)/python docs/generate_benchmarks.py
+	$(BIN)/python docs/generate_line.py
 
 clean:
 	rm -rf $(VENV) .venvs dist demo-output

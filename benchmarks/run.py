@@ -21,6 +21,7 @@ def main() -> int:
         real = ["--data", str(Path(data) / "mpdd"), "--weights", weights]
         everything = ["--categories", "metal_plate", "bracket_white", "bracket_brown", "bracket_black"]
         commands += [["benchmarks/compression.py", *real]]
+        commands += [["benchmarks/living_memory.py", *real], ["benchmarks/line.py", *real], ["docs/generate_line.py"]]
         commands += [["benchmarks/mpdd.py", *real, *everything, "--readouts", "soft", "hard"]]
     if torch.cuda.is_available():
         category = (

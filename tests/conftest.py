@@ -1,5 +1,7 @@
 """Shared fixtures: a tiny random DINOv2 on disk and a few small parts, so that every path runs offline in seconds."""
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,24 @@ from PIL import Image
 from procon import Config, Detector
 
 SIDE = 70  # pixels: a 5 x 5 grid
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run `procon ARGS` in this process: (exit code, stdout, stderr)."""
+    from procon.cli import main
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["procon", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return call
 
 
 def write_tiny_backbone(

@@ -51,6 +51,18 @@ def k_center(points: Floats, size: int, start: int) -> NDArray[np.int64]:
     return np.array(picks)
 
 
+def k_center_from(points: Floats, centers: Floats, size: int) -> NDArray[np.int64]:
+    """The textbook loop, continued from centres that are not among the points."""
+    points = points.astype(np.float64)
+    picks: list[int] = []
+    closest = np.min([((points - center) ** 2).sum(axis=1) for center in centers.astype(np.float64)], axis=0)
+    while len(picks) < size:
+        picks.append(int(np.argmax(closest)))
+        closest = np.minimum(closest, ((points - points[picks[-1]]) ** 2).sum(axis=1))
+        closest[picks] = -1
+    return np.array(picks, np.int64)
+
+
 def covering_radius(points: Floats, centers: NDArray[np.int64]) -> float:
     points = points.astype(np.float64)
     return max(min(float(np.linalg.norm(p - points[c])) for c in centers) for p in points)

@@ -26,10 +26,35 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "kernels.scoring",
         "kernels.maps",
     ),
-    ("features", "memory", "storage", "calibration"),
-    ("detector", "explain"),
-    ("checks", "gallery", "plan", "inspection", "demo", "evaluation", "deploy", "server"),
-    ("cli",),
+    (
+        "features",
+        "training",
+        "history",
+        "memory",
+        "growth",
+        "storage",
+        "calibration",
+        "drift",
+        "admission",
+        "model_file",
+    ),
+    ("explain", "suspects", "living", "detector"),
+    ("evaluation.published", "evaluation.layouts", "evaluation.manifests", "evaluation.datasets"),
+    (
+        "checks",
+        "evidence",
+        "coco",
+        "gallery",
+        "suspect_page",
+        "plan",
+        "inspection",
+        "demo",
+        "evaluation",
+        "deploy",
+        "watching",
+        "server",
+    ),
+    ("flags", "terminal", "cli_model", "cli_evaluation", "cli_deploy", "cli_server", "cli"),
 )
 
 # Imports of a module listed later, made when a function runs: weights fall back to a source that reads with them.
@@ -123,7 +148,7 @@ def test_the_environment_is_read_by_the_command_line_alone(module: str) -> None:
     assert not imports(SOURCES[module]) & {"os.environ", "os.getenv"}
 
 
-@pytest.mark.parametrize("name", ["procon", "procon.images", "procon.folders", "procon.render"])
+@pytest.mark.parametrize("name", ["procon", "procon.images", "procon.folders", "procon.render", "procon.deploy"])
 def test_light_modules_do_not_load_torch(name: str) -> None:
     code = f"import sys, {name}; print(sorted({{'torch', 'transformers'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

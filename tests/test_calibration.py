@@ -5,18 +5,26 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
-from procon.calibration import Calibration, conformal_quantile
+from procon import ConfigError
+from procon.calibration import (
+    CONFIDENCE,
+    Calibration,
+    conformal_rank,
+    false_alarms,
+    images_needed,
+    tolerance_rate,
+)
 from tests import reference
 
 REPETITIONS = 5000
 
 
 def calibrate(scores: list[float], rate: float = 0.01) -> Calibration:
-    ascending = tuple(sorted(scores))
-    return Calibration(ascending, tuple(2 * score for score in ascending), 0.1, rate)
+    return Calibration(tuple(scores), tuple(2 * score for score in scores), (0.1,) * len(scores), rate)
 
 
 def within_chance(rate: float) -> float:
@@ -54,7 +62,7 @@ def test_rounding_never_moves_the_rank(images: int) -> None:
     for percent in range(1, 100):
         promised = max(Fraction(percent, 100), Fraction(1, images + 1))
         exact = math.ceil((images + 1) * (1 - promised))
-        assert Calibration(ranks, ranks, 0.0, percent / 100).threshold == exact
+        assert Calibration(ranks, ranks, ranks, percent / 100).threshold == exact
 
 
 def test_one_image() -> None:
@@ -66,9 +74,8 @@ def test_one_image() -> None:
 
 @given(scores_lists, st.floats(0.001, 0.998), st.floats(0.001, 0.998))
 def test_a_smaller_rate_never_lowers_the_threshold(scores: list[float], one: float, other: float) -> None:
-    ascending = tuple(sorted(scores))
     low, high = sorted((one, other))
-    assert conformal_quantile(ascending, low) >= conformal_quantile(ascending, high)
+    assert conformal_rank(len(scores), low) >= conformal_rank(len(scores), high)
     assert calibrate(scores, low).threshold >= calibrate(scores, high).threshold
 
 
@@ -101,3 +108,156 @@ def test_the_p_value_of_a_good_part_is_never_too_small_too_often(images: int, di
     values = np.array([calibrate(row.tolist()).p_value(score) for row, score in zip(draws, new, strict=True)])
     for level in (0.02, 0.1, 0.5, 0.9):
         assert np.mean(values <= level) <= within_chance(level)
+
+
+# ------------------------------------------------------------------------------------- promises about one threshold
+
+
+def test_the_tolerance_bound_at_the_maximum() -> None:
+    assert tolerance_rate(59, 59) == pytest.approx(1 - 0.05 ** (1 / 59))
+    assert tolerance_rate(59, 59) < 0.05 < tolerance_rate(58, 58)
+    assert tolerance_rate(299, 299) < 0.01 < tolerance_rate(298, 298)
+    assert tolerance_rate(20, 0) == 1.0
+
+
+@settings(deadline=None)
+@given(st.integers(1, 400), st.data())
+def test_the_tolerance_bound_is_the_binomial_one(count: int, data: st.DataObject) -> None:
+    """At that rate, so few of n good parts above the threshold would be a chance of 5 %."""
+    rank = data.draw(st.integers(1, count))
+    rate = tolerance_rate(count, rank)
+    assert float(stats.binom.cdf(count - rank, count, rate)) == pytest.approx(1 - CONFIDENCE)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 300))
+def test_the_images_needed_for_a_rate(percentile: int) -> None:
+    rate = percentile / 301
+    plain, confident = images_needed(rate), images_needed(rate, CONFIDENCE)
+    assert 1 / (plain + 1) <= rate + 1e-9 and (plain == 0 or 1 / plain > rate - 1e-9)
+    assert tolerance_rate(confident, confident) <= rate + 1e-9
+    assert confident == 1 or tolerance_rate(confident - 1, confident - 1) > rate - 1e-9
+
+
+def test_the_images_needed_for_the_usual_rates() -> None:
+    assert [(images_needed(rate), images_needed(rate, 0.95)) for rate in (0.05, 0.01)] == [(19, 59), (99, 299)]
+
+
+@pytest.mark.parametrize(("images", "rate"), [(10, 0.01), (59, 0.01), (60, 0.1), (200, 0.05)])
+@pytest.mark.parametrize("digits", [1, 17])
+def test_a_threshold_keeps_its_confident_rate_19_times_of_20(images: int, rate: float, digits: int) -> None:
+    """The true rate of each simulated threshold is known: how often is it above the bound?"""
+    random = np.random.default_rng(images)
+    known = [calibrate(row.tolist(), rate) for row in random.gamma(3, size=(REPETITIONS, images)).round(digits)]
+    thresholds = np.array([one.threshold for one in known])
+    above = thresholds if digits == 17 else thresholds + 0.05  # a tie stands for a tenth
+    broken = stats.gamma.sf(above, 3) > known[0].confident_rate()
+    assert np.mean(broken) <= within_chance(1 - CONFIDENCE)
+    if digits == 17:  # and the bound is not loose
+        assert np.mean(broken) >= 1 - CONFIDENCE - (within_chance(1 - CONFIDENCE) - (1 - CONFIDENCE))
+
+
+# -------------------------------------------------------------------------------------------- thresholds set by hand
+
+
+def test_a_threshold_by_hand_keeps_the_scores_and_tells_their_rate() -> None:
+    known = calibrate([float(score) for score in range(1, 100)]).at_score(90.5)
+    assert known.threshold == 90.5
+    assert known.promised_rate == pytest.approx(10 / 100)  # nine scores and the new one
+    assert known.confident_rate() == tolerance_rate(99, 90)
+    assert known.p_value(95) == pytest.approx(6 / 100)
+    assert known.pixel_threshold == calibrate(list(known.scores)).pixel_threshold
+    assert known.at_rate(0.05).threshold == 95
+    assert known.at_rate(0.05).fixed is None
+    below_all = calibrate([1.0, 2.0]).at_score(0.5)
+    assert below_all.promised_rate == below_all.confident_rate() == 1
+
+
+@pytest.mark.parametrize("score", [-1.0, math.nan, math.inf])
+def test_a_threshold_by_hand_must_be_a_score(score: float) -> None:
+    with pytest.raises(ConfigError, match=r"the threshold must be a score of at least 0, got"):
+        calibrate([1.0]).at_score(score)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, math.nan])
+def test_a_rate_must_be_a_share(rate: float) -> None:
+    with pytest.raises(ConfigError, match=r"false_alarm_rate must be a number above 0 and below 1, got"):
+        calibrate([1.0]).at_rate(rate)
+
+
+# ----------------------------------------------------------------------------------------------------- in words
+
+
+def test_what_a_calibration_says_of_itself() -> None:
+    scores = [float(score) for score in range(1, 60)]
+    assert calibrate(scores).describe() == [
+        "threshold 59.0000 (59 good images, leave-one-out): about 1.7% of good parts like these exceed it on average, "
+        "about 5.0% at most with 95% confidence",
+        "leave-one-out comes close to these rates and guarantees none; for a guarantee calibrate on good images the "
+        "model has not seen: procon threshold MODEL --calibrate FOLDER",
+        "1.0% was asked for: that takes 99 images (299 with 95% confidence)",
+    ]
+    held_out = Calibration(tuple(scores), tuple(scores), tuple(scores), 0.05, "held-out")
+    assert held_out.describe() == [
+        "threshold 57.0000 (59 good images, held out): at most 5.0% of good parts like these exceed it on average, "
+        "at most 10.3% with 95% confidence"
+    ]
+    by_hand = held_out.at_score(70)
+    assert by_hand.describe() == [
+        "threshold 70.0000 (set by hand; 0 of 59 good images, held out, exceed it): at most 1.7% of good parts like "
+        "these exceed it on average, at most 5.0% with 95% confidence"
+    ]
+
+
+def test_one_image_that_sets_the_threshold_alone_is_named() -> None:
+    ordinary = [0.5 + 0.01 * (number % 7) for number in range(20)]
+    known = calibrate([*ordinary[:4], 0.9, *ordinary[4:]])
+    assert known.outlier == 4
+    assert known.describe([f"{number}.png" for number in range(21)])[-1] == (
+        "4.png alone sets the threshold: it scores 0.9000, the next 0.5600; look at it, and if it is not a good part, "
+        "forget it (procon forget)"
+    )
+    assert known.describe()[-1].startswith("one image alone sets the threshold")
+    assert calibrate(ordinary).outlier is None
+    assert calibrate([*ordinary, 0.9, 0.9]).outlier is None  # two alike are no accident
+    assert known.at_rate(0.2).outlier is None  # it no longer sets the threshold
+    assert known.at_score(0.7).outlier is None
+    assert calibrate([*ordinary[:5], 0.9]).outlier is None  # too few to tell
+
+
+def test_it_survives_a_file() -> None:
+    known = calibrate([0.1, 0.30000000000000004, 1 / 3]).at_score(0.2)
+    assert Calibration.from_dict(known.to_dict()) == known
+
+
+# ------------------------------------------------------------------------------------------------- realised rates
+
+
+@settings(deadline=None)
+@given(st.integers(1, 300), st.data())
+def test_the_interval_is_that_of_clopper_and_pearson(images: int, data: st.DataObject) -> None:
+    flagged = data.draw(st.integers(0, images))
+    found = false_alarms(flagged, images)
+    expected = stats.binomtest(flagged, images).proportion_ci(0.95, method="exact")
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert found.low <= found.rate <= found.high
+
+
+def test_a_false_alarms_in_words() -> None:
+    assert false_alarms(1, 26).describe(1 / 55, 0.054) == (
+        "1 of 26 good images exceed the threshold: 3.8%, 95% Clopper-Pearson interval 0.1% to 19.6%, which agrees with "
+        "the 1.8% promised on average"
+    )
+    assert "above the 5.3% promised on average, within the 15.3% at 95% confidence" in false_alarms(7, 26).describe(
+        1 / 19, 0.1533
+    )
+    assert "MORE than the 5.4% that hold with 95% confidence" in false_alarms(9, 26).describe(1 / 55, 0.054)
+    with pytest.raises(ValueError, match="got 3 of 2"):
+        false_alarms(3, 2)
+
+
+def test_the_interval_covers_the_true_rate_at_least_19_times_of_20() -> None:
+    found = [false_alarms(count, 40) for count in range(41)]
+    for rate in (0.001, 0.01, 0.1, 0.5):
+        missed = sum(stats.binom.pmf(one.flagged, 40, rate) for one in found if not one.low <= rate <= one.high)
+        assert missed <= 1 - CONFIDENCE

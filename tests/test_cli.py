@@ -16,25 +16,8 @@ import pytest
 from PIL import Image
 
 from procon import Config, Detector, ImageError, Prediction
-from procon.cli import fit, main
-from tests.conftest import part_pixels, tiny_config
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run `procon ARGS` in this process: (exit code, stdout, stderr)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["procon", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
+from procon.cli import fit
+from tests.conftest import Run, part_pixels, tiny_config
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from procon.kernels.coreset import densest, k_center, to_grid
+from procon.kernels.coreset import densest, k_center, k_center_from, to_grid
 from tests import reference
 
 Points = NDArray[np.float32]
@@ -46,6 +46,41 @@ def test_picks_equal_the_textbook_loop(data: st.DataObject, kind: str, block: in
     for row, start in zip(picks, starts, strict=True):
         assert row.tolist() == reference.k_center(points, size, start).tolist()
         assert len(set(row.tolist())) == size
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.data(), st.sampled_from(KINDS), st.sampled_from(BLOCKS), st.integers(0, 2**32 - 1))
+def test_picks_that_continue_equal_the_textbook_loop(data: st.DataObject, kind: str, block: int, seed: int) -> None:
+    count, dim = data.draw(st.integers(2, 80)), data.draw(st.integers(1, 10))
+    before = data.draw(st.integers(1, count - 1))
+    size = data.draw(st.integers(0, count - before))
+    points = make_points(kind, seed, count, dim)
+    centers, rest = torch.from_numpy(points[:before]), torch.from_numpy(points[before:])
+    picks = k_center_from(rest, centers, size, block=block)
+    assert picks.tolist() == reference.k_center_from(points[before:], points[:before], size).tolist()
+
+
+def test_continuing_a_traversal_over_all_points_is_the_traversal() -> None:
+    points = torch.from_numpy(make_points("gaussian", 8, 90, 5))
+    whole = k_center(points, 40, [7])[0]
+    more = k_center_from(points, points[whole[:15]], 25, block=16)
+    assert more.tolist() == whole[15:].tolist()
+
+
+@pytest.mark.parametrize(
+    ("shapes", "size", "complaint"),
+    [
+        (((5, 2), (0, 2)), 1, "C of at least 1"),
+        (((5, 2), (3, 4)), 1, "points and centers must be"),
+        (((5, 2), (3, 2)), 6, "size must be from 0 to the number of points 5, got 6"),
+        (((5, 2), (3, 2)), -1, "got -1"),
+    ],
+)
+def test_continuing_with_what_does_not_fit_is_refused(
+    shapes: tuple[tuple[int, int], tuple[int, int]], size: int, complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        k_center_from(torch.ones(shapes[0]), torch.ones(shapes[1]), size)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,6 +11,7 @@ from torch import Tensor
 from procon.kernels.coreset import k_center, to_grid
 from procon.kernels.projection import gaussian_matrix
 from procon.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size, select_anchors
+from procon.training import TrainingImage
 
 CPU = torch.device("cpu")
 
@@ -143,12 +144,16 @@ def test_a_whole_layer_in_every_bank_is_stored_once() -> None:
 # --------------------------------------------------------------------------------------------------------- memory
 
 
+def make_images(*names: str) -> tuple[TrainingImage, ...]:
+    return tuple(TrainingImage(name, (8, 8), f"file:{name}") for name in names)
+
+
 def make_memory() -> Memory:
     layers = (
         LayerMemory(make_features(4, 5, 3), torch.tensor([0, 3, 4, 8, 11]), torch.tensor([[0, 1, 2], [4, 3, 2]])),
         LayerMemory(make_features(5, 4, 3), torch.tensor([1, 2, 5, 9]), torch.tensor([[0, 1, 3], [1, 0, 2]])),
     )
-    return Memory(layers, ("a.png", "b.png", "c.png"), patches=4)
+    return Memory(layers, make_images("a.png", "b.png", "c.png"), patches=4)
 
 
 def test_own_anchors_of_an_image() -> None:
@@ -202,7 +207,7 @@ def test_tensors_that_do_not_fit_are_refused(name: str, value: Tensor, complaint
 
 def test_a_file_without_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="no memory"):
-        Memory.from_tensors({"backbone.weight": torch.ones(2)}, ("a.png",), 4)
+        Memory.from_tensors({"backbone.weight": torch.ones(2)}, make_images("a.png"), 4)
 
 
 @pytest.mark.parametrize("coreset", ["k-center", "random"])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from procon import storage
 from procon.errors import ModelFileError
-from procon.storage import FORMAT, atomic_path, atomic_text, read_metadata, read_model, write_model
+from procon.storage import FORMAT, atomic_path, atomic_text, read_metadata, read_model, rewrite_metadata, write_model
 
 METADATA = {"config": {"layers": [-3, -6], "seed": 42}, "calibration": {"scores": [0.1, 0.3125]}, "ü": None}
 
@@ -199,3 +199,46 @@ def test_offsets_of_another_kind_are_refused(tmp_path: Path, offsets: object) ->
 def test_a_missing_file_names_the_command_that_makes_one(tmp_path: Path) -> None:
     assert "no such model file; make one with: procon fit" in refusal(tmp_path / "absent.procon")
     assert "no such model file" in refusal(tmp_path)  # a folder
+
+
+# ------------------------------------------------------------------------------------------------- changed metadata
+
+
+def test_changed_metadata_gives_the_file_that_would_have_been_written(model: Path, tmp_path: Path) -> None:
+    for changes in ({"calibration": None}, {"calibration": {"scores": ["ä", 1.5e-300] * 50}}):
+        written = rewrite_metadata(model, **changes)
+        write_model(tmp_path / "whole.procon", make_tensors(), {**METADATA, **changes})
+        assert model.read_bytes() == (tmp_path / "whole.procon").read_bytes()
+        assert read_model(model)[1] == written
+        write_model(model, make_tensors(), METADATA)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, OSError])
+def test_a_failure_while_changing_leaves_the_old_file(
+    model: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    before = model.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("shutil.copyfileobj", fail)
+    with pytest.raises(error):
+        rewrite_metadata(model, calibration=None)
+    assert model.read_bytes() == before
+    assert list(model.parent.iterdir()) == [model]
+
+
+def test_changing_metadata_does_not_heal_damaged_tensors(model: Path) -> None:
+    content = bytearray(model.read_bytes())
+    content[-1] ^= 1
+    model.write_bytes(content)
+    rewrite_metadata(model, calibration=None)
+    assert "is corrupted: its checksum does not match" in refusal(model)
+
+
+def test_metadata_alone_is_checked_too(model: Path) -> None:
+    model.write_bytes(model.read_bytes().replace(b"0.3125", b"0.9125"))
+    for attempt in (read_metadata, rewrite_metadata):
+        with pytest.raises(ModelFileError, match="is corrupted: its checksum does not match"):
+            attempt(model)

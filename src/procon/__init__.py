@@ -14,7 +14,7 @@ from procon.errors import (
     ProconError,
     WeightsError,
 )
-from procon.prediction import Prediction, Region
+from procon.prediction import Anchor, Explanation, LayerEvidence, NormalPatch, Prediction, Region
 
 if TYPE_CHECKING:
     from procon.detector import Detector
@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Anchor",
     "BatchError",
     "Config",
     "ConfigError",
     "Detector",
+    "Explanation",
     "ImageError",
+    "LayerEvidence",
     "MissingExtraError",
     "ModelFileError",
+    "NormalPatch",
     "NotFittedError",
     "Prediction",
     "ProconError",

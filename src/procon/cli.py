@@ -5,20 +5,20 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from procon.config import CHOICES, Config
+from procon import cli_deploy, cli_evaluation, cli_model, cli_server
+from procon.config import Config
 from procon.errors import ConfigError, ProconError
+from procon.flags import with_settings
+from procon.terminal import console as _console
+from procon.terminal import progress as _progress
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from procon.detector import Progress
+    from procon.detector import Detector
     from procon.inspection import Row
 
 app = typer.Typer(
@@ -51,42 +51,29 @@ def main() -> None:
 
 
 @app.command()
+@with_settings()
 def fit(
     good: Annotated[Path, typer.Argument(help="Folder of good images, or a tree with train/good or good/ in it.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")] = Path("part.procon"),
-    backbone: Annotated[str | None, typer.Option(help=f"One of {', '.join(CHOICES['backbone'])}.")] = None,
-    weights: Annotated[str | None, _WEIGHTS] = None,
-    image_size: Annotated[str | None, typer.Option(help="Side in pixels, or HEIGHTxWIDTH; multiples of 14.")] = None,
-    resize: Annotated[int | None, typer.Option(help="Resize to this square, then crop image-size from it.")] = None,
-    layers: Annotated[str | None, typer.Option(help="Blocks to read, written --layers=-3,-6,-8,-9.")] = None,
-    projection_dim: Annotated[int | None, typer.Option(help="Dimensions of the scoring space.")] = None,
-    selection_dim: Annotated[int | None, typer.Option(help="Dimensions of coreset selection.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the random projections.")] = None,
-    banks: Annotated[int | None, typer.Option(help="Memories per layer.")] = None,
-    bank_seed: Annotated[int | None, typer.Option(help="Shift of the seeds of the banks.")] = None,
-    coreset: Annotated[str | None, typer.Option(help="k-center, random or dense.")] = None,
-    coreset_ratio: Annotated[float | None, typer.Option(help="Share of patches a bank keeps.")] = None,
-    max_anchors: Annotated[int | None, typer.Option(help="Upper limit on a bank.")] = None,
-    compression: Annotated[str | None, typer.Option(help="none, fp16, int8 or approximate.")] = None,
-    num_neighbors: Annotated[int | None, typer.Option(help="Anchors a patch is projected on.")] = None,
-    readout: Annotated[str | None, typer.Option(help="soft, uniform or hard.")] = None,
-    tau: Annotated[float | None, typer.Option(help="Fixed temperature of the soft projection.")] = None,
-    tau_patches: Annotated[int | None, typer.Option(help="Patches that set the temperature.")] = None,
-    layer_fusion: Annotated[str | None, typer.Option(help="mean, median, max or concat.")] = None,
-    normalization: Annotated[str | None, typer.Option(help="none, robust or train.")] = None,
-    top_ratio: Annotated[float | None, typer.Option(help="Share of patches that make the image score.")] = None,
-    blur_sigma: Annotated[float | None, typer.Option(help="Blur of the heat map, pixels.")] = None,
-    false_alarm_rate: Annotated[float | None, typer.Option(help="Share of good parts that may be flagged.")] = None,
-    precision: Annotated[str | None, typer.Option(help="Backbone arithmetic: auto, fp32 or bf16.")] = None,
     device: Annotated[str, _DEVICE] = "auto",
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave unreadable images out.")] = False,
     embed_backbone: Annotated[
         bool, typer.Option("--embed-backbone", help="Put the weights into the model file too.")
     ] = False,
+    thumbnails: Annotated[
+        bool, typer.Option("--thumbnails", help="Put a small copy of each image into it too, for procon explain.")
+    ] = False,
+    suspects: Annotated[
+        bool, typer.Option("--suspects", help="List images that the rest cannot explain, with a page of pictures.")
+    ] = False,
+    leave_out_suspects: Annotated[
+        bool, typer.Option("--leave-out-suspects", help="The same, and fit again without them.")
+    ] = False,
+    *,
+    settings: dict[str, Any],
 ) -> None:
     """Fit a detector on good images and write one model file."""
-    given = {name: value for name, value in locals().items() if name in Config.__dataclass_fields__}
-    config = Config(**_parse(given))
+    config = Config(**settings)
     if output.is_dir():
         raise ConfigError(f"--output must be a file such as part.procon, got the folder {output}")
     from procon.demo import describe
@@ -102,7 +89,15 @@ def fit(
         plan = plan_fit(detector, len(images), _first_readable(images))
     console.print(f"{good}: {plan}", highlight=False)
     with _progress() as report:
-        detector.fit(good, progress=report, skip_bad=skip_bad)
+        detector.fit(good, progress=report, skip_bad=skip_bad, thumbnails=thumbnails)
+    if suspects or leave_out_suspects:
+        doubtful = _list_suspects(detector, output)
+        if doubtful and leave_out_suspects:
+            assert detector.memory is not None
+            kept = [Path(name) for name in detector.memory.names if name not in doubtful]
+            with _progress() as report:
+                detector.fit(kept, progress=report, thumbnails=thumbnails)
+            console.print(f"fitted again on the {len(kept)} others", highlight=False)
     detector.save(output, embed_backbone=embed_backbone)
     for fact in describe(detector):
         console.print(fact, highlight=False)
@@ -110,9 +105,27 @@ def fit(
     typer.echo(f"wrote {output} ({size}) in {spent}\nnext: procon predict {output} IMAGES -o out/")
 
 
+def _list_suspects(detector: "Detector", output: Path) -> set[str]:
+    """Print the suspects, write their page beside the model, and give their names."""
+    from procon.suspect_page import write_suspects
+    from procon.suspects import LIMIT
+
+    with _progress() as report:
+        ranked = detector.suspects(progress=report)
+    page = output.with_name(f"{output.stem}-suspects.html")
+    write_suspects(page, detector, ranked, LIMIT)
+    flagged = [suspect for suspect in ranked if suspect.flagged]
+    for suspect in flagged:
+        left, top, right, bottom = suspect.box
+        where = f"{left},{top} to {right},{bottom}"
+        typer.echo(f"suspect: {suspect.image}: {suspect.excess:.1f} spreads above the median, most at {where}")
+    typer.echo(f"{len(flagged)} of {len(ranked)} training images are suspected; look at {page}")
+    return {suspect.image for suspect in flagged}
+
+
 @app.command()
 def predict(
-    model: Annotated[Path, typer.Argument(help="Model file from `procon fit`.")],
+    model: Annotated[Path, typer.Argument(help="Model file, or a folder from `procon export`.")],
     images: Annotated[list[Path], typer.Argument(help="Images and folders to score.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for scores.csv, scores.jsonl, overlays, index.html.")
@@ -120,18 +133,18 @@ def predict(
     weights: Annotated[str | None, _WEIGHTS] = None,
     device: Annotated[str, _DEVICE] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
+    coco: Annotated[Path | None, typer.Option(help="Write regions and their masks to this file, as COCO does.")] = None,
 ) -> None:
     """Score images; an unreadable one is reported, the others are still done, and the exit code is then 2."""
-    from procon.demo import describe
-    from procon.detector import Detector
-    from procon.inspection import Outcome, find_images, inspect
+    from procon.deploy import describe_any, load_any
+    from procon.inspection import Outcome, find_drift, find_images, inspect
 
     found = find_images(images)
     if output is not None and output.is_file():
         raise ConfigError(f"--output must be a folder, got the file {output}")
     console = _console()
     with console.status(f"loading {model}"):
-        detector = Detector.load(model, weights=weights, device=device)
+        detector: Any = load_any(model, weights=weights, device=device)
     outcome = Outcome()
 
     def on_row(row: "Row") -> None:
@@ -147,7 +160,8 @@ def predict(
                 found,
                 output,
                 title=f"{model.name}: {len(found)} images",
-                facts=describe(detector),
+                facts=describe_any(detector),
+                coco=coco,
                 on_row=on_row,
             )
     finally:
@@ -155,8 +169,12 @@ def predict(
             _print_rows(outcome.rows, limit=40 if output else None)
         if len(outcome.rows) < len(found):
             console.print(f"interrupted after {len(outcome.rows)} of {len(found)} images")
+        drift = find_drift(detector, outcome.rows)
+        if drift is not None and len(outcome.rows) > 1:
+            typer.echo(drift.describe(), err=as_json)
         if output is not None and outcome.rows:
-            console.print(f"results in {output}: index.html, scores.csv, scores.jsonl, overlays/", highlight=False)
+            listed = "index.html, scores.csv, scores.jsonl, summary.json, summary.csv, overlays/"
+            console.print(f"results in {output}: {listed}", highlight=False)
     _exit_on_errors(outcome.errors)
 
 
@@ -166,49 +184,37 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print the metadata as JSON.")] = False,
 ) -> None:
     """Say what a model file holds."""
-    from procon.calibration import Calibration
+    from procon.model_file import facts
     from procon.plan import human_bytes
     from procon.storage import read_metadata
 
-    metadata = read_metadata(model)
     if as_json:
-        typer.echo(json.dumps(metadata, indent=2))
+        typer.echo(json.dumps(read_metadata(model), indent=2))
         return
-    config, backbone, known = metadata["config"], metadata["backbone"], metadata["calibration"]
-    calibration = Calibration(**known) if known else None
-    lines = {
-        "file": f"{model} ({human_bytes(model.stat().st_size)}, format {metadata['format']})",
-        "backbone": f"{config['backbone']} from {backbone['source']}" + (" (embedded)" if backbone["embedded"] else ""),
-        "weights sha256": backbone["sha256"],
-        "images": f"{len(metadata['images'])} good images, {metadata['patches']} patches each",
-        "threshold": f"{calibration.threshold:.4f} (score), {calibration.pixel_threshold:.4f} (heat map)"
-        if calibration
-        else "none: fitted on too few images",
-        "false alarms": f"at most {calibration.promised_rate:.1%} of good parts promised" if calibration else "-",
-        **{name.replace("_", " "): value for name, value in config.items() if name != "backbone"},
-    }
-    width = max(map(len, lines))
-    for name, value in lines.items():
+    lines = [("file", f"{model} ({human_bytes(model.stat().st_size)})"), *facts(model)]
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
         typer.echo(f"{name:<{width}}  {value}")
 
 
 @app.command()
-def check(folder: Annotated[Path, typer.Argument(help="Folder to look at.")]) -> None:
+def check(
+    folder: Annotated[Path, typer.Argument(help="Folder to look at: parts of your own, or a benchmark dataset.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Go by the names; open no file.")] = False,
+) -> None:
     """Say what a folder holds and what is wrong with it, without doing any work on it."""
     from procon.checks import check_folder
 
     with _progress() as report:
-        found = check_folder(folder, lambda done, total: report("opening images", done, total))
-    typer.echo(f"{folder}: {found.meaning}")
-    for split, images, masks in found.counts:
-        typer.echo(f"  {split:<24} {images:>6} images" + (f" {masks:>6} masks" if masks else ""))
-    for (height, width), count in sorted(found.sizes.items(), key=lambda item: -item[1])[:5]:
-        typer.echo(f"  {count} images of {width} x {height} pixels")
+        found = check_folder(folder, lambda done, total: report("opening images", done, total), quick)
+    typer.echo(f"{folder}: {found.heading}")
+    for line in found.lines:
+        typer.echo(line)
     for problem in found.problems:
         typer.echo(f"problem: {problem}", err=True)
     if found.problems:
         raise typer.Exit(2)
-    typer.echo(f"nothing wrong\nnext: procon fit {folder} -o part.procon")
+    typer.echo(f"{found.verdict}\nnext: {found.next_step}")
 
 
 @app.command()
@@ -238,25 +244,12 @@ def demo(
     )
 
 
+cli_model.register(app)
+cli_evaluation.register(app)
+cli_deploy.register(app)
+cli_server.register(app)
+
 # ------------------------------------------------------------------------------------------------------------ helpers
-
-
-def _parse(given: dict[str, Any]) -> dict[str, Any]:
-    """Flags that were given, with lists and sizes taken apart; the rest is left to Config."""
-    settings = {name: value for name, value in given.items() if value is not None}
-    if "layers" in settings:
-        settings["layers"] = tuple(_integers("layers", settings["layers"], ","))
-    if "image_size" in settings:
-        sides = _integers("image_size", settings["image_size"].lower(), "x")
-        settings["image_size"] = sides[0] if len(sides) == 1 else tuple(sides)
-    return settings
-
-
-def _integers(name: str, text: str, separator: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(separator)]
-    except ValueError:
-        raise ConfigError(f"{name} must be integers separated by {separator!r}, got {text!r}") from None
 
 
 def _first_readable(images: Any) -> Any:
@@ -270,43 +263,6 @@ def _first_readable(images: Any) -> Any:
         except ImageError as error:
             errors[index] = error
     raise BatchError(errors)
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    return Console(stderr=True, soft_wrap=True)
-
-
-@contextmanager
-def _progress() -> Iterator["Progress"]:
-    """A progress display on stderr with the time left, one line per stage."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description:<18}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=_console()) as display:
-        tasks: dict[str, Any] = {}
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = display.add_task(stage, total=total)
-            display.update(tasks[stage], completed=done)
-
-        yield report
 
 
 def _print_rows(rows: "list[Row]", limit: int | None = None) -> None:

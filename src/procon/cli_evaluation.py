@@ -1,4 +1,4 @@
-"""Commands for people who measure: bench, eval, reproduce, report."""
+"""Commands for people who measure: bench, eval, reproduce, report, figures."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +20,7 @@ _OUTPUT = typer.Option("--output", "-o", help="Folder of the run; a run that is 
 _CATEGORIES = typer.Option("--categories", help="Some of the categories, separated by commas.")
 _SEEDS = typer.Option("--seeds", min=1, help="Repeats with other bank seeds: mean and spread.")
 _DEVICE = typer.Option("--device", help="auto (CUDA if there is one), cpu, cuda or cuda:N.")
+_VARIANT = typer.Option("--variant", help="The stored variant to show first; default: the paper's recipe.")
 _KEEP = typer.Option("--keep-work", help="Keep the tokens on disk for the next command.")
 
 
@@ -29,6 +30,7 @@ def register(app: typer.Typer) -> None:
     app.command(name="eval")(with_settings()(evaluate))
     app.command()(with_settings(_SHARED)(reproduce))
     app.command()(report)
+    app.command()(figures)
 
 
 def bench(
@@ -125,16 +127,39 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Page to write; default: report.html in it.")
     ] = None,
+    variant: Annotated[str | None, _VARIANT] = None,
 ) -> None:
-    """Write one self-contained page: tables, curves, histograms, worst misses and false alarms first."""
+    """Write one self-contained page: worst misses and false alarms first, then scores, curves and tables."""
+    from procon.evaluation.lineup import open_run
     from procon.evaluation.report import write_report
-    from procon.evaluation.runs import Run
 
-    opened = Run.read(run)
+    opened = open_run(run)
     page = output or run / "report.html"
     with _progress() as progress:
-        write_report(opened, page, lambda done, total: progress("report", "drawing", done, total))
+        write_report(opened, page, lambda done, total: progress("report", "drawing", done, total), variant=variant)
     typer.echo(f"wrote {page}")
+
+
+def figures(
+    run: Annotated[Path, typer.Argument(help="Folder of a run, from bench, eval or reproduce.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder; default: figures in the run.")] = None,
+    categories: Annotated[str | None, _CATEGORIES] = None,
+    variant: Annotated[str | None, _VARIANT] = None,
+) -> None:
+    """Draw the paper's figures: maps of hard NN, SPM and ProCon, maps by layer, histograms, ROC, PR and PRO curves."""
+    from procon.evaluation.figures import write_figures
+    from procon.evaluation.lineup import choose_stored, open_run
+
+    opened = open_run(run)
+    chosen = choose_stored(opened, _split(categories))
+    folder = output or run / "figures"
+    with _progress() as progress:
+        written, problems = write_figures(
+            opened, folder, chosen, lambda done, total: progress("figures", "drawing", done, total), variant
+        )
+    for problem in problems:
+        typer.echo(problem, err=True)
+    typer.echo(f"wrote {len(written)} figures to {folder}")
 
 
 def _split(categories: str | None) -> list[str] | None:

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from procon.config import Config
-from procon.detector import Detector, Progress
+from procon.detector import Detector
 from procon.inspection import Outcome, Row, find_images, inspect
 from procon.parts import write_set
+from procon.training import Progress
 
 TRAIN, GOOD, DEFECTS_PER_KIND = 32, 6, 4
 SEED = 7
@@ -60,8 +61,4 @@ def describe(detector: Detector) -> list[str]:
     known = detector.calibration
     if known is None:
         return [*facts, "no threshold: fit on more images to get one"]
-    promise = f"threshold {known.threshold:.4f}: at most {known.promised_rate:.1%} of good parts like these exceed it"
-    if known.promised_rate > config.false_alarm_rate:
-        needed = round(1 / config.false_alarm_rate) - 1
-        promise += f" ({config.false_alarm_rate:.1%} was asked for; that takes {needed} images)"
-    return [*facts, promise]
+    return [*facts, *known.describe(memory.names)]

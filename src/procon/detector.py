@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,27 +11,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from procon import storage
+from procon import model_file
 from procon.backbone import Backbone, rebuild
 from procon.calibration import Calibration
 from procon.config import Config
 from procon.errors import BatchError, ConfigError, ImageError, ModelFileError, NotFittedError
+from procon.explain import contributions, layer_evidence, patch_at, patch_box, peak_of
 from procon.features import Extractor
-from procon.folders import inspection_images, training_images
-from procon.images import ImageLike, Picture, as_list, crop_origin, is_batch, open_each
+from procon.folders import inspection_images
+from procon.history import Change
+from procon.images import ImageLike, Picture, as_list, crop_origin, is_batch, open_each, open_image
 from procon.kernels.consensus import bank_consensus, layer_consensus, median, robust_normalize, top_mean
 from procon.kernels.cuda_graph import capture
 from procon.kernels.maps import pixel_map, resize_map
-from procon.kernels.scoring import bank_distances, fused_neighbors, image_residuals
+from procon.kernels.scoring import bank_distances, fused_neighbors, image_residuals, neighbor_residuals
+from procon.living import Gauge, LivingMemory, without_path
 from procon.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size
-from procon.prediction import Prediction
-from procon.regions import find_regions
+from procon.prediction import Explanation, Prediction, Region
+from procon.regions import find_regions, peak_region
+from procon.suspects import LIMIT, Suspect, find_outliers
+from procon.training import Progress, good_images
 
-Progress = Callable[[str, int, int], None]
-"""Hears (stage, done, total) while long work runs."""
 
-
-class Detector:
+class Detector(LivingMemory):
     """Anomaly detector fitted on good images alone.
 
     ::
@@ -38,6 +41,9 @@ class Detector:
         detector = Detector(Config()).fit("parts/good")
         result = detector.predict("parts/new/0001.png")
         result.score, result.is_anomalous, result.heatmap
+        detector.explain("parts/new/0001.png").normal_patches()
+
+    What was fitted can be changed: ``calibrate``, ``set_threshold``, ``partial_fit``, ``forget`` and ``merge``.
     """
 
     def __init__(self, config: Config | None = None, *, device: str = "auto") -> None:
@@ -49,6 +55,10 @@ class Detector:
         self.device = resolve_device(device)
         self.memory: Memory | None = None
         self.calibration: Calibration | None = None
+        self.history: tuple[Change, ...] = ()
+        self.training_folder: Path | None = None
+        self._held: dict[str, ImageLike] = {}
+        self._embeds_backbone = False
         self._extractor: Extractor | None = None
         self._recorded: Callable[[Tensor], tuple[Tensor, ...]] | None = None
 
@@ -62,21 +72,40 @@ class Detector:
     # ------------------------------------------------------------------------------------------------------- fit
 
     def fit(
-        self, images: ImageLike | Iterable[ImageLike], *, progress: Progress | None = None, skip_bad: bool = False
+        self,
+        images: ImageLike | Iterable[ImageLike],
+        *,
+        progress: Progress | None = None,
+        skip_bad: bool = False,
+        thumbnails: bool = False,
     ) -> "Detector":
         """Build the memory from good images: a folder (any layout ``procon check`` knows), or a list of images.
 
         Unreadable images raise :class:`BatchError` before any work; ``skip_bad`` leaves them out instead.
+        ``thumbnails`` keeps a small copy of each, so that :meth:`explain` can show them when the folder is gone.
         """
         report = progress or _silent
-        items = _good_images(images, report, skip_bad)
+        items, training = good_images(images, report, skip_bad=skip_bad, thumbnails=thumbnails)
         patches = self.config.grid[0] * self.config.grid[1]
         if len(items) * patches < self.config.num_neighbors:
             raise ConfigError(
                 f"num_neighbors must be at most the {len(items) * patches} patches of the training images, "
                 f"got {self.config.num_neighbors}"
             )
-        with FeatureStore(len(items), patches, self.extractor.dims) as store:
+        with self._embedded(items, report) as store:
+            layers = tuple(self._select_anchors(store, report))
+            memory = Memory(layers, training, patches)
+            if self.config.normalization == "train":
+                memory = self._scaled(memory, store)
+            calibration = self._calibrate(memory, store, report)
+        self._commit(memory, calibration)
+        self.history, self._held = (), without_path(training, items)
+        return self
+
+    @contextmanager
+    def _embedded(self, items: Sequence[ImageLike], report: Progress) -> Iterator[FeatureStore]:
+        """The embedded patches of ``items`` while the block runs."""
+        with FeatureStore(len(items), self.config.grid[0] * self.config.grid[1], self.extractor.dims) as store:
             done = 0
             for group, pixels in self.extractor.batches(open_each(items)):
                 for picture in group:
@@ -85,14 +114,16 @@ class Detector:
                 store.put(done, self.extractor.features(pixels))
                 done += len(group)
                 report("reading images", done, len(items))
-            layers = tuple(self._select_anchors(store, report))
-            memory = Memory(layers, tuple(_name(item, index) for index, item in enumerate(items)), patches)
-            if self.config.normalization == "train":
-                memory = self._scaled(memory, store)
-            calibration = self._calibrate(memory, store, report)
+            yield store
+
+    def _commit(self, memory: Memory, calibration: Calibration | None, change: Change | None = None) -> None:
+        """Memory and threshold change together: never a new memory with an old threshold."""
         self._recorded = None
-        self.memory, self.calibration = memory, calibration  # together: never a new memory with an old threshold
-        return self
+        self.memory, self.calibration = memory, calibration
+        if calibration is not None:
+            self.config = replace(self.config, false_alarm_rate=calibration.false_alarm_rate)
+        if change is not None:
+            self.history += (change,)
 
     def _select_anchors(self, store: FeatureStore, report: Progress) -> Iterator[LayerMemory]:
         """B seed-perturbed k-center banks per layer."""
@@ -121,18 +152,51 @@ class Detector:
 
     def _calibrate(self, memory: Memory, store: FeatureStore, report: Progress) -> Calibration | None:
         """Score every training image against the memory without its own anchors, as if it were new."""
-        scores, peaks, typical = [], [], []
-        for image in range(len(memory.images)):
-            if memory.fewest_without(image) < self.config.num_neighbors:
-                return None  # too few other images to stand in: no honest threshold exists
-            features = [layer.to(self.device) for layer in store.image(image)]
-            patch_scores = score_patches(features, memory, self.config, without=image)
-            scores.append(float(top_mean(patch_scores, self.config.top_ratio)))
-            peaks.append(float(self.input_maps(patch_scores).max()))
-            typical.append(float(median(patch_scores[0], dim=0)))
-            report("calibrating", image + 1, len(memory.images))
-        middle = float(median(torch.tensor(typical, dtype=torch.float64), dim=0))
-        return Calibration(tuple(sorted(scores)), tuple(sorted(peaks)), middle, self.config.false_alarm_rate)
+
+        def gauges() -> Iterator[Gauge]:
+            for image in range(len(memory.images)):
+                yield self._gauge(store.image(image), memory, image)
+                report("calibrating", image + 1, len(memory.images))
+
+        return self._leave_one_out(memory, gauges(), self.config.false_alarm_rate)
+
+    def _gauge(self, features: list[Tensor], memory: Memory, own: int | None) -> Gauge:
+        """Score, largest pixel and median patch score of one image [1, P, D] per memory, without anchors of ``own``."""
+        patch_scores = score_patches([layer.to(self.device) for layer in features], memory, self.config, without=own)
+        score, peak = top_mean(patch_scores, self.config.top_ratio), self.input_maps(patch_scores).max()
+        return float(score), float(peak), float(median(patch_scores[0], dim=0))
+
+    def suspects(self, *, limit: float = LIMIT, progress: Progress | None = None) -> list[Suspect]:
+        """Every training image by how little the others explain it, worst first; those above ``limit`` are flagged.
+
+        If some "good" images hide defects, these are the ones to look at (see :mod:`procon.suspects`). The images are
+        read again from their paths.
+        """
+        memory, report, config = self._fitted(), progress or _silent, self.config
+        count = len(memory.images)
+        if count < 4:
+            raise ConfigError(f"suspects can be told from at least 4 training images, got {count}")
+        with self._embedded(self._sources(memory.images), report) as store, torch.inference_mode():
+
+            def read(number: int, hidden: frozenset[int]) -> Tensor:
+                report("looking for suspects", number + 1, count)
+                features = [layer.to(self.device) for layer in store.image(number)]
+                return score_patches(features, memory, config, without=hidden)[0]
+
+            maps, excess, found = find_outliers(memory, read, config, limit)
+        ranked = sorted(range(count), key=lambda number: -excess[number])
+        return [
+            Suspect(
+                memory.images[number].name,
+                number,
+                float(top_mean(maps[number], config.top_ratio)),
+                excess[number],
+                number in found,
+                patch_box(config, int(maps[number].argmax()), memory.images[number].size),
+                maps[number].view(config.grid).cpu().numpy(),
+            )
+            for number in ranked
+        ]
 
     # ---------------------------------------------------------------------------------------------------- predict
 
@@ -159,12 +223,17 @@ class Detector:
         """Predictions one by one, in order; an image that cannot be used yields its error and the rest goes on."""
         self._fitted()
         for group, pixels in self.extractor.batches(open_each(images)):
-            scored = zip(*self.score(pixels), strict=True) if len(pixels) else iter(())
+            scored = zip(*self._read(pixels), strict=True) if len(pixels) else iter(())
             for picture in group:
                 yield picture if isinstance(picture, ImageError) else self._judge(picture, *next(scored))
 
     def score(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Preprocessed images [N, 3, H, W] to S_img [N] and pixel maps [N, H, W], both on the device.
+        """Preprocessed images [N, 3, H, W] to S_img [N] and pixel maps [N, H, W], both on the device."""
+        scores, maps, _ = self._read(pixels)
+        return scores, maps
+
+    def _read(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """S_img [N], pixel maps [N, H, W] and median patch scores [N] of images [N, 3, H, W].
 
         On CUDA a single image runs as a recorded graph: its cost is otherwise that of a few hundred launches.
         """
@@ -173,8 +242,7 @@ class Detector:
             return self._score(pixels)
         if self._recorded is None:
             self._recorded = capture(self._score, pixels)
-        scores, maps = self._recorded(pixels)
-        return scores, maps
+        return self._recorded(pixels)
 
     def _recordable(self) -> bool:
         """Whether scoring never waits for the device: true of the fused kernels, not of the general search."""
@@ -184,24 +252,36 @@ class Detector:
         return fused and plain and config.compression != "approximate"
 
     @torch.inference_mode()
-    def _score(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+    def _score(self, pixels: Tensor) -> tuple[Tensor, ...]:
         patch_scores = score_patches(self.extractor.features(pixels), self._fitted(), self.config)
-        return top_mean(patch_scores, self.config.top_ratio), self.input_maps(patch_scores)
+        return top_mean(patch_scores, self.config.top_ratio), self.input_maps(patch_scores), median(patch_scores, dim=1)
 
     def input_maps(self, patch_scores: Tensor) -> Tensor:
         """Patch scores [N, P] to pixels of the backbone's input [N, H, W]: bilinear, then blurred."""
         grid = patch_scores.view(-1, *self.config.grid)
         return pixel_map(grid, self.config.input_size, self.config.blur_sigma)
 
-    def _judge(self, picture: Picture, image_score: Tensor, input_map: Tensor) -> Prediction:
-        score = float(image_score)
+    def _judge(self, picture: Picture, image_score: Tensor, input_map: Tensor, middle: Tensor) -> Prediction:
+        score, typical = float(image_score), float(middle)
         heatmap = self._place(input_map, picture.size).cpu().numpy()
         known = self.calibration
         if known is None:
-            return Prediction(score, heatmap, None, None, None, (), picture.source)
-        regions = find_regions(heatmap, known.pixel_threshold)
+            return Prediction(score, heatmap, None, None, None, (), picture.source, None, typical)
         verdict = score > known.threshold
-        return Prediction(score, heatmap, verdict, known.threshold, known.p_value(score), regions, picture.source)
+        regions = find_regions(heatmap, known.pixel_threshold)
+        if verdict and not regions:
+            regions = peak_region(heatmap, known.typical)
+        return Prediction(
+            score,
+            heatmap,
+            verdict,
+            known.threshold,
+            known.p_value(score),
+            regions,
+            picture.source,
+            known.pixel_threshold,
+            typical,
+        )
 
     def _place(self, input_map: Tensor, size: tuple[int, int]) -> Tensor:
         """The map of the backbone's input at the ``size`` (height, width) of the user's image.
@@ -215,58 +295,93 @@ class Detector:
             input_map = whole
         return resize_map(input_map.unsqueeze(0), size)[0]
 
+    @torch.inference_mode()
+    def explain(
+        self,
+        image: ImageLike,
+        xy: tuple[float, float] | None = None,
+        region: Region | tuple[int, int, int, int] | None = None,
+    ) -> Explanation:
+        """The normal patches that pixel ``xy`` of an image was compared with, by layer and bank, with their origin.
+
+        With a ``region`` (or its box) the pixel is the peak of the heat map in it; with neither, the peak of the image.
+        """
+        memory, config, picture = self._fitted(), self.config, open_image(image)
+        ((_, pixels),) = self.extractor.batches([picture])
+        features = self.extractor.features(pixels)
+        maps = layer_maps(features, memory, config)
+        scales = [layer.scale for layer in memory.layers]
+        if xy is None:
+            heatmap = self._place(self.input_maps(fuse_layers(maps, scales, config))[0], picture.size)
+            xy = peak_of(heatmap, region.box if isinstance(region, Region) else region)
+        patch = patch_at(config, xy, picture.size)
+        count = len(memory.layers)
+        values = [float(fuse_layers(maps[:, i : i + 1], scales[i : i + 1], config)[0, patch]) for i in range(count)]
+        blocks = [config.layers] if config.layer_fusion == "concat" else [(block,) for block in config.layers]
+        parts = contributions(values, config.layer_fusion)
+        layers = tuple(
+            layer_evidence(features[i][0], patch, memory.layers[i], memory, config, blocks[i], parts[i])
+            for i in range(count)
+        )
+        row, column = divmod(patch, config.grid[1])
+        box = patch_box(config, patch, picture.size)
+        return Explanation(picture.source, (int(xy[0]), int(xy[1])), (row, column), box, sum(parts), layers)
+
     # ------------------------------------------------------------------------------------------------- the model file
 
-    def save(self, path: str | Path, *, embed_backbone: bool = False) -> Path:
-        """Write one ``.procon`` file, atomically; with ``embed_backbone`` it carries the weights too."""
+    def save(self, path: str | Path, *, embed_backbone: bool | None = None) -> Path:
+        """Write one ``.procon`` file, atomically; with ``embed_backbone`` it carries the weights too.
+
+        The default is what the model was loaded from: False for one just fitted.
+        """
         memory, backbone = self._fitted(), self.extractor.backbone
-        tensors = memory.to_tensors()
-        if embed_backbone:
-            tensors |= {f"backbone.{name}": tensor for name, tensor in backbone.state().items()}
-        metadata = {
-            "config": self.config.to_dict(),
-            "backbone": {**backbone.identity(), "embedded": embed_backbone},
-            "images": list(memory.images),
-            "patches": memory.patches,
-            "calibration": vars(self.calibration) if self.calibration else None,
-        }
-        storage.write_model(Path(path), tensors, metadata)
+        embed = self._embeds_backbone if embed_backbone is None else embed_backbone
+        weights = backbone.state() if embed else {}
+        contents = model_file.Contents(
+            self.config, memory, self.calibration, self.history, backbone.identity(), weights
+        )
+        model_file.write(Path(path), contents)
         return Path(path)
 
     @classmethod
-    def load(cls, path: str | Path, *, weights: str | Path | None = None, device: str = "auto") -> "Detector":
-        """Read a ``.procon`` file. ``weights`` says where the backbone's weights are if they have moved.
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        weights: str | Path | None = None,
+        training: str | Path | None = None,
+        device: str = "auto",
+    ) -> "Detector":
+        """Read a ``.procon`` file.
 
-        The weights must be those the model was fitted with; they are recognised by their values, not their file.
+        ``weights`` says where the backbone's weights are if they have moved; they must be those the model was fitted
+        with, and are recognised by their values, not their file. ``training`` says where the training images are if
+        they have moved: evidence shows them, and a changed memory is calibrated on them again.
         """
-        tensors, metadata = storage.read_model(Path(path))
-        try:
-            config = Config.from_dict(metadata["config"])
-            memory = Memory.from_tensors(
-                tensors, tuple(metadata["images"]), int(metadata["patches"]), config.compression
-            )
-            known = metadata["calibration"]
-            identity = metadata["backbone"]
-            calibration = known and Calibration(**{**known, **{k: tuple(known[k]) for k in ("scores", "peaks")}})
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise ModelFileError(f"{path}: its content does not fit together ({error}); fit again") from None
-        if weights is not None:
-            config = replace(config, weights=str(weights))
+        contents = model_file.read(Path(path))
+        config = contents.config if weights is None else replace(contents.config, weights=str(weights))
         detector = cls(config, device=device)
-        if identity.get("embedded") and weights is None:
-            inside = {n.removeprefix("backbone."): t for n, t in tensors.items() if n.startswith("backbone.")}
-            backbone = rebuild(inside, identity, config, detector.device)
+        if contents.backbone and weights is None:
+            backbone = rebuild(dict(contents.backbone), dict(contents.identity), config, detector.device)
         else:
-            backbone = Backbone.load(config, detector.device, identity["source"])
-        if backbone.fingerprint != identity["fingerprint"]:
+            backbone = Backbone.load(config, detector.device, contents.identity["source"])
+        if backbone.fingerprint != contents.identity["fingerprint"]:
+            source, sha256 = contents.identity["source"], contents.identity["sha256"]
             raise ModelFileError(
-                f"{path}: was fitted with other backbone weights ({identity['source']}, sha256 "
-                f"{identity['sha256'][:12]}...) than those found ({backbone.source}, {backbone.sha256[:12]}...); "
-                "pass the original ones as weights"
+                f"{path}: was fitted with other backbone weights ({source}, sha256 {sha256[:12]}...) than those found "
+                f"({backbone.source}, {backbone.sha256[:12]}...); pass the original ones as weights"
             )
         detector._extractor = Extractor(backbone, config)
-        detector.memory = memory.to(detector.device)
-        detector.calibration = calibration or None
+        dims = [layer.anchors.shape[1] for layer in contents.memory.layers]
+        if dims != detector._extractor.dims:
+            raise ModelFileError(
+                f"{path}: its content does not fit together (anchors of {dims} dimensions, the settings call for "
+                f"{detector._extractor.dims}); fit again"
+            )
+        detector._commit(contents.memory.to(detector.device), contents.calibration)
+        detector.history = contents.history
+        detector.training_folder = None if training is None else Path(training)
+        detector._embeds_backbone = bool(contents.backbone)
         return detector
 
     def _fitted(self) -> Memory:
@@ -275,15 +390,19 @@ class Detector:
         return self.memory
 
 
-def score_patches(features: list[Tensor], memory: Memory, config: Config, without: int | None = None) -> Tensor:
+def score_patches(
+    features: list[Tensor], memory: Memory, config: Config, without: int | Collection[int] | None = None
+) -> Tensor:
     """S_map: embedded patches [N, P, D] per memory to patch scores [N, P].
 
-    ``without`` hides the anchors that came from that training image.
+    ``without`` hides the anchors that came from that training image, or from any of several.
     """
     return fuse_layers(layer_maps(features, memory, config, without), [layer.scale for layer in memory.layers], config)
 
 
-def layer_maps(features: list[Tensor], memory: Memory, config: Config, without: int | None = None) -> Tensor:
+def layer_maps(
+    features: list[Tensor], memory: Memory, config: Config, without: int | Collection[int] | None = None
+) -> Tensor:
     """S_l of every layer: embedded patches [N, P, D] per memory to [N, L, P]."""
     read = zip(memory.layers, features, strict=True)
     maps = [bank_consensus(read_layer(p, layer, config, memory.own(layer, without))) for layer, p in read]
@@ -298,6 +417,15 @@ def read_layer(patches: Tensor, layer: LayerMemory, config: Config, hidden: Tens
     return image_residuals(
         patches, layer.index, config.num_neighbors, tau, tau_patches=config.tau_patches, exclude=hidden
     )
+
+
+def read_neighbors(patches: Tensor, layer: LayerMemory, distances: Tensor, indices: Tensor, config: Config) -> Tensor:
+    """:func:`read_layer` of one image [P, D] whose neighbours in every bank are known: at least k, both [B, P, k]."""
+    if config.readout == "hard":
+        return distances[:, :, 0].sqrt()
+    tau, k = math.inf if config.readout == "uniform" else config.tau, config.num_neighbors
+    near, rows = distances[:, :, :k], indices[:, :, :k]
+    return neighbor_residuals(patches, layer.index, near, rows, tau, tau_patches=config.tau_patches)
 
 
 def fuse_layers(maps: Tensor, scales: Sequence[tuple[float, float]], config: Config) -> Tensor:
@@ -326,31 +454,6 @@ def resolve_device(device: str) -> torch.device:
     if chosen.type == "cuda" and (not torch.cuda.is_available() or (chosen.index or 0) >= torch.cuda.device_count()):
         raise ConfigError(f"device must be one this machine has, got {device!r}; use 'cpu' or 'auto'")
     return chosen
-
-
-def _good_images(images: ImageLike | Iterable[ImageLike], report: Progress, skip_bad: bool) -> list[ImageLike]:
-    """The training images as a list, every one of them opened once, so that no work is lost to a bad file later."""
-    if isinstance(images, str | Path) and Path(images).is_dir():
-        items: list[ImageLike] = list(training_images(Path(images)))
-    else:
-        items = as_list(images)
-    if not items:
-        raise ImageError("fit needs at least one good image, got an empty list")
-    errors: dict[int, ImageError] = {}
-    for index, picture in enumerate(open_each(items)):
-        if isinstance(picture, ImageError):
-            errors[index] = picture
-        report("checking images", index + 1, len(items))
-    if errors and (not skip_bad or len(errors) == len(items)):
-        raise BatchError(errors)
-    return [item for index, item in enumerate(items) if index not in errors]
-
-
-def _name(image: ImageLike, index: int) -> str:
-    """How a training image is called in the model: its path, or its position."""
-    if isinstance(image, str | Path):
-        return str(image)
-    return str(getattr(image, "filename", "") or getattr(image, "source", None) or f"image {index}")
 
 
 def _silent(_stage: str, _done: int, _total: int) -> None:

@@ -31,8 +31,7 @@ class Embedding:
         self.dims = [dim] * len(keys)
         """Dimensions of the scoring space, per memory."""
         self.projections = [
-            gaussian_matrix(width, dim, config.seed, key, _SCORING).to(device) if dim < width else None
-            for key in keys
+            gaussian_matrix(width, dim, config.seed, key, _SCORING).to(device) if dim < width else None for key in keys
         ]
         """G_l without the normalisation: [C, D] per memory, or None where C is kept."""
         self.selections = [

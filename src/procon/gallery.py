@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from procon.drift import Drift
+from procon.evidence import painted
 from procon.prediction import Prediction
-from procon.render import ColorScale, jpeg, overlay, shrink, shrink_map
+from procon.render import ColorScale, jpeg, shrink
 from procon.storage import atomic_text
 
 MOST_CARDS = 200  # a page of more pictures than this is no longer looked at, or mailed
@@ -34,7 +36,6 @@ class Card:
 def make_card(name: str, prediction: Prediction, pixels: NDArray[np.uint8], scale: ColorScale) -> Card:
     """The pictures of one prediction at page size."""
     small = shrink(pixels, 448)
-    painted = overlay(small, shrink_map(prediction.heatmap, small.shape[:2]), scale)
     return Card(
         name,
         prediction.score,
@@ -42,23 +43,41 @@ def make_card(name: str, prediction: Prediction, pixels: NDArray[np.uint8], scal
         prediction.p_value,
         len(prediction.regions),
         jpeg(small),
-        jpeg(painted),
+        jpeg(painted(small, prediction, scale)),
     )
 
 
-def write_gallery(path: Path, title: str, cards: Sequence[Card], threshold: float | None, facts: Sequence[str]) -> None:
-    """Write the page: facts, all scores on one axis, and a card per image, most anomalous first."""
-    ordered = sorted(cards, key=lambda card: -card.score)
-    shown = ordered[:MOST_CARDS]
-    flagged = sum(bool(card.is_anomalous) for card in cards)
-    summary = f"{len(cards)} images, {flagged} called anomalous" if threshold is not None else f"{len(cards)} images"
-    if len(shown) < len(ordered):
+@dataclass(frozen=True)
+class Mark:
+    """One score on the axis."""
+
+    name: str
+    score: float
+    is_anomalous: bool | None
+
+
+def write_gallery(
+    path: Path,
+    title: str,
+    cards: Sequence[Card],
+    marks: Sequence[Mark],
+    threshold: float | None,
+    facts: Sequence[str],
+    drift: Drift | None = None,
+) -> None:
+    """Write the page: facts, all scores on one axis, and a card for the images with the highest of them."""
+    shown = sorted(cards, key=lambda card: -card.score)[:MOST_CARDS]
+    flagged = sum(bool(mark.is_anomalous) for mark in marks)
+    summary = f"{len(marks)} images, {flagged} called anomalous" if threshold is not None else f"{len(marks)} images"
+    if len(shown) < len(marks):
         summary += f"; the {len(shown)} with the highest scores are shown"
     body = [
         f"<h1>{html.escape(title)}</h1>",
         f"<p class=summary>{html.escape(summary)}</p>",
-        _score_axis(ordered, threshold),
-        "<p class=legend><span class=ramp></span> outlined: above the pixel threshold of this model. "
+        _drift_line(drift),
+        _score_axis(marks, threshold),
+        "<p class=legend><span class=ramp></span> outlined: above the pixel threshold of this model; where an "
+        "anomalous part has nothing above it, the area around its peak. "
         "The colours mean the same in every picture. Point at a picture, or focus it, to see the part alone.</p>",
         "<ul class=cards>",
         *(_card(card) for card in shown),
@@ -69,6 +88,12 @@ def write_gallery(path: Path, title: str, cards: Sequence[Card], threshold: floa
     ]
     with atomic_text(path) as stream:
         stream.write(_PAGE.replace("%TITLE%", html.escape(title)).replace("%BODY%", "\n".join(body)))
+
+
+def _drift_line(drift: Drift | None) -> str:
+    if drift is None:
+        return ""
+    return f"<p class={'warning' if drift.drifted else 'legend'}>{html.escape(drift.describe())}</p>"
 
 
 def _card(card: Card) -> str:
@@ -91,21 +116,21 @@ def _data(image: bytes) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(image).decode()
 
 
-def _score_axis(cards: Sequence[Card], threshold: float | None) -> str:
-    """Every score as a tick on one axis, with the threshold, as SVG."""
-    values = [card.score for card in cards] + ([threshold] if threshold is not None else [])
+def _score_axis(marks: Sequence[Mark], threshold: float | None) -> str:
+    """Every score as a tick on one axis, with the threshold, as SVG; of ticks at one place the first is drawn."""
+    values = [mark.score for mark in marks] + ([threshold] if threshold is not None else [])
     low, high = min(values), max(values)
     span = (high - low) or 1.0
 
     def x(value: float) -> float:
         return 20 + 960 * (value - low) / span
 
-    def tick(card: Card) -> str:
-        at, verdict = f"{x(card.score):.1f}", "bad" if card.is_anomalous else "ok"
-        name = html.escape(f"{card.name}: {card.score:.3f}")
-        return f'<line x1="{at}" x2="{at}" y1="16" y2="44" class="{verdict}"><title>{name}</title></line>'
-
-    ticks = "".join(tick(card) for card in cards)
+    ticks: dict[tuple[str, str], str] = {}
+    for one in marks:
+        place, verdict = f"{x(one.score):.1f}", "bad" if one.is_anomalous else "ok"
+        name = html.escape(f"{one.name}: {one.score:.3f}")
+        line = f'<line x1="{place}" x2="{place}" y1="16" y2="44" class="{verdict}"><title>{name}</title></line>'
+        ticks.setdefault((place, verdict), line)
     mark = ""
     if threshold is not None:
         at = x(threshold)
@@ -119,7 +144,7 @@ def _score_axis(cards: Sequence[Card], threshold: float | None) -> str:
         ends = ""
     return (
         f'<svg class=axis viewBox="0 0 1000 74" role="img" aria-label="scores of all images">'
-        f'<line x1="20" x2="980" y1="30" y2="30" class="base"/>{ticks}{mark}{ends}</svg>'
+        f'<line x1="20" x2="980" y1="30" y2="30" class="base"/>{"".join(ticks.values())}{mark}{ends}</svg>'
     )
 
 
@@ -136,6 +161,7 @@ _PAGE = """<!doctype html>
 body { margin: 0 auto; max-width: 1240px; padding: 1.5rem; font: 15px/1.45 system-ui, sans-serif;
        color: var(--fg); background: var(--bg); }
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+.warning { border: 2px solid var(--bad); border-radius: 8px; padding: .6rem .8rem; color: var(--bad); }
 .summary { margin: .2rem 0 1rem; } .legend, .facts, small { color: var(--soft); }
 .axis { width: 100%; height: auto; }
 .axis .base { stroke: var(--line); stroke-width: 2; } .axis text { fill: var(--soft); font-size: 13px; }

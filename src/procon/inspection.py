@@ -12,17 +12,20 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from procon.coco import CocoFile
 from procon.detector import Detector
+from procon.drift import Drift, measure_drift
 from procon.errors import ImageError
+from procon.evidence import color_scale, painted
 from procon.folders import inspection_images
-from procon.gallery import MOST_CARDS, Card, make_card, write_gallery
+from procon.gallery import MOST_CARDS, Card, Mark, make_card, write_gallery
 from procon.images import open_image
 from procon.prediction import Prediction
-from procon.render import ColorScale, overlay, shrink, shrink_map
+from procon.render import ColorScale, shrink
 from procon.storage import atomic_path, atomic_text
 
 OVERLAY_SIDE = 1600  # pixels; larger images are shrunk for the overlay, not for the scores
-COLUMNS = ("source", "score", "is_anomalous", "p_value", "threshold", "regions", "seconds", "error")
+COLUMNS = ("source", "score", "is_anomalous", "p_value", "threshold", "typical", "regions", "seconds", "error")
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Outcome:
 
     rows: list[Row] = field(default_factory=list)
     finished: bool = False
+    drift: Drift | None = None
+    """Whether the images have left the calibration of the model; None where it has none."""
 
     @property
     def errors(self) -> list[Row]:
@@ -86,13 +91,16 @@ def inspect(
     *,
     title: str = "ProCon",
     facts: Sequence[str] = (),
+    coco: Path | None = None,
     on_row: Callable[[Row], None] | None = None,
 ) -> Outcome:
-    """Score ``images``; with ``out``, write scores.csv, scores.jsonl, overlays/ and index.html there.
+    """Score ``images``; with ``out``, write scores.csv, scores.jsonl, summary.json, overlays/ and index.html there.
 
-    Results of images already scored are written even if the run is interrupted; the interruption goes on afterwards.
+    With ``coco``, write the regions with their masks to that file. Results of images already scored are written even if
+    the run is interrupted; the interruption goes on afterwards.
     """
     outcome = Outcome()
+    annotated = CocoFile()
     scale = color_scale(detector)
     cards: list[Card] = []
     targets = overlay_names([name for name, _ in images])
@@ -104,17 +112,38 @@ def inspect(
                 cards.append(make_card(row.name, row.prediction, pixels, scale))
                 if len(cards) > 2 * MOST_CARDS:
                     cards = sorted(cards, key=lambda card: -card.score)[:MOST_CARDS]
+            if coco is not None and row.prediction is not None:
+                annotated.add(row.name, row.prediction)
             outcome.rows.append(_without_map(row))
             if on_row is not None:
                 on_row(row)
         outcome.finished = True
     finally:
+        outcome.drift = find_drift(detector, outcome.rows)
+        if coco is not None and annotated.images:
+            annotated.write(coco)
         if out is not None and outcome.rows:
             _write_tables(out, outcome.rows)
+            _write_summary(out, detector, outcome)
             if cards:
                 threshold = detector.calibration.threshold if detector.calibration else None
-                write_gallery(out / "index.html", title, cards, threshold, facts)
+                write_gallery(out / "index.html", title, cards, _marks(outcome.rows), threshold, facts, outcome.drift)
     return outcome
+
+
+def find_drift(detector: Detector, rows: Sequence[Row]) -> Drift | None:
+    """Whether the images have left the calibration of the model; None where it has none."""
+    medians = getattr(detector.calibration, "medians", None)  # an exported model may be without
+    if medians is None:
+        return None
+    found = [row.prediction for row in rows if row.prediction is not None]
+    good = [one.typical for one in found if not one.is_anomalous and one.typical is not None]
+    return measure_drift(good, medians, len(found) - len(good))
+
+
+def _marks(rows: Sequence[Row]) -> list[Mark]:
+    found = [(row.name, row.prediction) for row in rows if row.prediction is not None]
+    return [Mark(name, prediction.score, prediction.is_anomalous) for name, prediction in found]
 
 
 def _score(detector: Detector, images: Sequence[tuple[str, Path]]) -> Iterator[Row]:
@@ -137,12 +166,6 @@ def _without_map(row: Row) -> Row:
     return Row(row.name, row.source, row.seconds, Prediction(**{**vars(row.prediction), "heatmap": empty}))
 
 
-def color_scale(detector: Detector) -> ColorScale:
-    """The colours of a model; without calibration, of unit vectors at a typical residual."""
-    known = detector.calibration
-    return ColorScale(known.typical, known.pixel_threshold) if known else ColorScale(0.4, 0.8)
-
-
 def overlay_names(names: Sequence[str]) -> dict[str, str]:
     """A PNG name for each image name; a.jpg and a.bmp side by side keep their endings."""
     stems = {name: str(Path(name).with_suffix(".png")) for name in names}
@@ -153,7 +176,7 @@ def overlay_names(names: Sequence[str]) -> dict[str, str]:
 def _write_overlay(path: Path, prediction: Prediction, pixels: Any, scale: ColorScale) -> None:
     small = shrink(pixels, OVERLAY_SIDE)
     with atomic_path(path) as temporary:
-        Image.fromarray(overlay(small, shrink_map(prediction.heatmap, small.shape[:2]), scale)).save(temporary, "PNG")
+        Image.fromarray(painted(small, prediction, scale)).save(temporary, "PNG")
 
 
 def _write_tables(out: Path, rows: Sequence[Row]) -> None:
@@ -163,3 +186,25 @@ def _write_tables(out: Path, rows: Sequence[Row]) -> None:
         writer.writerows(row.to_csv() for row in rows)
     with atomic_text(out / "scores.jsonl") as stream:
         stream.writelines(json.dumps(row.to_dict()) + "\n" for row in rows)
+
+
+def _write_summary(out: Path, detector: Detector, outcome: Outcome) -> None:
+    """The run in one object, as JSON and as a table of one line, so that runs can be put under each other."""
+    known, drift = detector.calibration, outcome.drift  # that of an exported model knows less
+    summary = {
+        "images": len(outcome.rows),
+        "unreadable": len(outcome.errors),
+        "anomalous": outcome.anomalous,
+        "finished": outcome.finished,
+        "threshold": known.threshold if known else None,
+        "pixel_threshold": known.pixel_threshold if known else None,
+        "calibration": getattr(known, "kind", None),
+        "promised_rate": getattr(known, "promised_rate", None),
+    }
+    with atomic_text(out / "summary.json") as stream:
+        json.dump({**summary, "drift": drift.to_dict() if drift else None}, stream, indent=2)
+    flat = summary | {f"drift_{name}": value for name, value in (drift.to_dict() if drift else {}).items()}
+    with atomic_text(out / "summary.csv") as stream:
+        writer = csv.DictWriter(stream, list(flat))
+        writer.writeheader()
+        writer.writerow(flat)

@@ -1,7 +1,7 @@
 """What a detector remembers: anchors of normal patches, where each came from, and which bank holds which."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import Tensor
 from procon.errors import MissingExtraError
 from procon.kernels.coreset import densest, k_center_on_grid, to_grid_
 from procon.kernels.neighbors import Banks
+from procon.training import TrainingImage
 
 IN_RAM_BYTES = 2 * 2**30  # features up to this size stay in memory as fp32; beyond it they go to disk as fp16
 
@@ -58,16 +59,26 @@ class LayerMemory:
 
 @dataclass(frozen=True)
 class Memory:
-    """The memories of all layers and the names of the images behind them."""
+    """The memories of all layers and the images behind them."""
 
     layers: tuple[LayerMemory, ...]
-    images: tuple[str, ...]
+    images: tuple[TrainingImage, ...]
     patches: int
     """Patches per image."""
 
-    def own(self, layer: LayerMemory, image: int | None) -> Tensor | None:
-        """[U] bool: which anchors of ``layer`` came from training image ``image``; None hides nothing."""
-        return None if image is None else layer.origin // self.patches == image
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the images, in order."""
+        return tuple(image.name for image in self.images)
+
+    def own(self, layer: LayerMemory, images: int | Collection[int] | None) -> Tensor | None:
+        """[U] bool: which anchors of ``layer`` came from training image ``images``, or any of them; None hides none."""
+        if images is None:
+            return None
+        source = layer.origin // self.patches
+        if isinstance(images, int):
+            return source == images
+        return torch.isin(source, torch.tensor(sorted(images), dtype=source.dtype, device=source.device))
 
     def fewest_without(self, image: int) -> int:
         """Anchors of the smallest bank once those from ``image`` are left out."""
@@ -92,7 +103,7 @@ class Memory:
 
     @classmethod
     def from_tensors(
-        cls, tensors: dict[str, Tensor], images: tuple[str, ...], patches: int, compression: str = "none"
+        cls, tensors: dict[str, Tensor], images: tuple[TrainingImage, ...], patches: int, compression: str = "none"
     ) -> "Memory":
         """The inverse of :meth:`to_tensors`; a ValueError says what does not fit."""
         layers: list[LayerMemory] = []

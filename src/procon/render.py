@@ -32,18 +32,31 @@ class ColorScale:
         return np.asarray((heatmap - self.typical) / span, np.float32)
 
 
-def overlay(pixels: NDArray[np.uint8], heatmap: NDArray[np.float32], scale: ColorScale) -> NDArray[np.uint8]:
-    """The part [H, W, 3] with its heat map [H, W] painted over it and regions above the threshold outlined in white."""
-    level = scale.level(heatmap)
-    opacity = np.interp(level, _STOPS, _OPACITY).astype(np.float32)[:, :, None]
-    color = np.stack([np.interp(level, _STOPS, _COLORS[:, channel]) for channel in range(3)], axis=2)
-    painted = pixels * (1 - opacity) + color * opacity
-    above = level > 1
+def overlay(
+    pixels: NDArray[np.uint8],
+    heatmap: NDArray[np.float32],
+    scale: ColorScale,
+    above: NDArray[np.bool_] | None = None,
+) -> NDArray[np.uint8]:
+    """The part [H, W, 3] with its heat map [H, W] painted over it and regions above the threshold outlined in white.
+
+    ``above`` [H, W] outlines another area instead.
+    """
+    painted = paint(pixels, heatmap, scale)
+    above = scale.level(heatmap) > 1 if above is None else above
     if above.any():
         width = max(1, round(max(above.shape) / 400))
         edge = above & ~ndimage.binary_erosion(above, iterations=width, border_value=1)
         painted[edge] = _OUTLINE
-    return np.asarray(painted.clip(0, 255), np.uint8)
+    return painted
+
+
+def paint(pixels: NDArray[np.uint8], heatmap: NDArray[np.float32], scale: ColorScale) -> NDArray[np.uint8]:
+    """The part [H, W, 3] with its heat map [H, W] painted over it."""
+    level = scale.level(heatmap)
+    opacity = np.interp(level, _STOPS, _OPACITY).astype(np.float32)[:, :, None]
+    color = np.stack([np.interp(level, _STOPS, _COLORS[:, channel]) for channel in range(3)], axis=2)
+    return np.asarray((pixels * (1 - opacity) + color * opacity).clip(0, 255), np.uint8)
 
 
 def shrink(pixels: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:

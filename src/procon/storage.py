@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -53,14 +54,33 @@ def atomic_text(path: Path) -> Iterator[IO[str]]:
 def write_model(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
     """Write ``tensors`` and JSON-ready ``metadata`` to ``path``; an earlier file there survives any failure."""
     tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    document = {"format": FORMAT, **metadata}
-    document["checksum"] = _checksum(tensors, document)
+    document = _sealed({**metadata, "format": FORMAT, "tensors_sha256": _tensors_sha256(tensors)})
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata={_KEY: json.dumps(document)})
 
 
+def rewrite_metadata(path: Path, **changes: Any) -> dict[str, Any]:
+    """Replace entries of the metadata; the tensors are copied byte for byte, and the whole file changes at once.
+
+    Gives the metadata now in the file.
+    """
+    path = Path(path)
+    document = _sealed({**read_metadata(path), **changes})
+    header = {**_read_header(path), "__metadata__": {_KEY: json.dumps(document)}}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
+    with path.open("rb") as source, atomic_path(path) as temporary, temporary.open("wb") as target:
+        source.seek(8 + struct.unpack("<Q", source.read(8))[0])
+        target.write(struct.pack("<Q", len(text)) + text)
+        shutil.copyfileobj(source, target, 2**20)
+    return document
+
+
 def read_metadata(path: Path) -> dict[str, Any]:
-    """The JSON of a model file, after checking that it is one, complete, and of a format this release reads."""
+    """The JSON of a model file, after checking that it is one, complete, unchanged, and of a format we read.
+
+    Tensors are not read; :func:`read_model` checks them.
+    """
     path = Path(path)
     if not path.is_file():
         raise ModelFileError(f"{path}: no such model file; make one with: procon fit FOLDER -o {path.name}")
@@ -76,6 +96,8 @@ def read_metadata(path: Path) -> dict[str, Any]:
         raise ModelFileError(
             f"{path}: has format {version}, this release reads up to {FORMAT}; upgrade with: pip install -U procon"
         )
+    if _sealed(metadata)["checksum"] != metadata.get("checksum"):
+        raise ModelFileError(f"{path}: is corrupted: its checksum does not match; copy it again or fit again")
     return dict(metadata)
 
 
@@ -88,7 +110,7 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError) as error:
         raise ModelFileError(f"{path}: is corrupted ({error}); copy it again or fit again") from None
-    if _checksum(tensors, metadata) != metadata.get("checksum"):
+    if _tensors_sha256(tensors) != metadata.get("tensors_sha256"):
         raise ModelFileError(f"{path}: is corrupted: its checksum does not match; copy it again or fit again")
     return tensors, metadata
 
@@ -115,10 +137,15 @@ def _read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def _checksum(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> str:
-    """sha256 over the tensors and the rest of the metadata: a threshold is as precious as an anchor."""
+def _sealed(metadata: dict[str, Any]) -> dict[str, Any]:
+    """The metadata with the sha256 over all of it, that of the tensors included: a threshold is as precious as they."""
     rest = {name: value for name, value in metadata.items() if name != "checksum"}
-    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    return {**rest, "checksum": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
+
+
+def _tensors_sha256(tensors: dict[str, Tensor]) -> str:
+    """sha256 over names, types, shapes and values."""
+    digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name}{tensor.dtype}{list(tensor.shape)}".encode())

@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from procon.config import Config
-from procon.detector import fuse_layers, layer_scales, read_layer
+from procon.detector import fuse_layers, layer_scales, read_layer, read_neighbors
 from procon.errors import ConfigError
 from procon.evaluation.tokens import TokenCache
 from procon.features import Embedding
 from procon.kernels.consensus import bank_consensus, top_mean
+from procon.kernels.neighbors import nearest_in_banks
 from procon.memory import (
     IN_RAM_BYTES,
     FeatureStore,
@@ -168,17 +169,35 @@ class Sweep:
                 store.put(image, [features])
                 tick()
             picks = self._picks(store, embedding.selections[first.index], reads)
-            for read in reads:
-                size = self._size(read.config)
-                layer = gather_layer(store, 0, picks[: read.banks, :size])
-                layer = layer.compressed(read.config.compression).to(self._device)
-                residuals = []
+            for alike in _alike(reads, self._search_key):
+                size, banks = self._size(alike[0].config), max(read.banks for read in alike)
+                layer = gather_layer(store, 0, picks[:banks, :size])
+                layer = layer.compressed(alike[0].config.compression).to(self._device)
+                found: dict[str, list[NDArray[Any]]] = {read.key: [] for read in alike}
                 for features in self._embed(embedding, first.index, test):
-                    residuals.append(read_layer(features, layer, read.config).cpu().numpy()[0])
-                    tick()
-                self._save(read.key, np.stack(residuals))
-                if read.scaled:
-                    self._save(read.key + "-scale", self._scale(layer, store, read.config))
+                    for read, residuals in zip(alike, self._read(features, layer, alike), strict=True):
+                        found[read.key].append(residuals[: read.banks].cpu().numpy())
+                        tick()
+                for read in alike:
+                    self._save(read.key, np.stack(found[read.key]))
+                    if read.scaled:
+                        alone = gather_layer(store, 0, picks[: read.banks, :size])
+                        alone = alone.compressed(read.config.compression).to(self._device)
+                        self._save(read.key + "-scale", self._scale(alone, store, read.config))
+
+    def _search_key(self, read: _Read) -> tuple[Any, ...]:
+        """Reads with the same key share their neighbours. An approximate search finds others for another k."""
+        config = read.config
+        approximate = config.compression == "approximate"
+        return self._size(config), config.compression, (config.num_neighbors, config.readout) if approximate else None
+
+    def _read(self, features: Tensor, layer: LayerMemory, reads: list[_Read]) -> list[Tensor]:
+        """Residuals [B, P] of one image [1, P, D] under every read of one memory, whose neighbours are found once."""
+        if self._device.type == "cuda":  # where the search is fused with the readout
+            return [read_layer(features, layer, read.config)[0] for read in reads]
+        most = max(1 if read.config.readout == "hard" else read.config.num_neighbors for read in reads)
+        distances, indices = nearest_in_banks(features[0], layer.index, most)
+        return [read_neighbors(features[0], layer, distances, indices, read.config) for read in reads]
 
     def _embed(self, embedding: Embedding, index: int, images: range) -> Iterable[Tensor]:
         for tokens in self._tokens.read(embedding.blocks(index), images):
@@ -243,6 +262,14 @@ class Sweep:
     def _save(self, name: str, values: NDArray[Any]) -> None:
         with atomic_path(self._path(name)) as temporary, temporary.open("wb") as stream:
             np.save(stream, values, allow_pickle=False)
+
+
+def _alike(reads: list[_Read], key: Callable[[_Read], Any]) -> list[list[_Read]]:
+    """The reads in groups of equal ``key``."""
+    groups: dict[Any, list[_Read]] = {}
+    for read in reads:
+        groups.setdefault(key(read), []).append(read)
+    return list(groups.values())
 
 
 def _digest(about: Mapping[str, Any]) -> str:

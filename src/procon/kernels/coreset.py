@@ -90,6 +90,38 @@ def k_center_on_grid(
     return picks
 
 
+def k_center_from(points: Tensor, centers: Tensor, size: int, *, block: int = 2048) -> Tensor:
+    """Farthest-point picks that continue from ``centers`` [C, d]: points [N, d] -> indices [size], int64, in order.
+
+    Pick t is the point farthest from all centres and from picks 0..t-1 (ties to the lowest index).
+    """
+    if points.ndim != 2 or centers.ndim != 2 or points.shape[1] != centers.shape[1] or not len(centers):
+        raise ValueError(
+            "points and centers must be [N, d] and [C, d] with C of at least 1, "
+            f"got {list(points.shape)} and {list(centers.shape)}"
+        )
+    grid = to_grid(torch.cat([centers, points]))  # together: one scale for both
+    return k_center_from_grid(grid[len(centers) :], grid[: len(centers)], size, block=block)
+
+
+def k_center_from_grid(grid: Tensor, centers: Tensor, size: int, *, block: int = 2048) -> Tensor:
+    """:func:`k_center_from` of points and centres that :func:`to_grid` already rounded, to one scale."""
+    if not 0 <= size <= len(grid):
+        raise ValueError(f"size must be from 0 to the number of points {len(grid)}, got {size}")
+    if block < 1:
+        raise ValueError(f"block must be at least 1, got {block}")
+    norms = torch.empty(len(grid), dtype=torch.float64, device=grid.device)
+    bounds = torch.empty_like(norms)
+    placed = centers.double()
+    sizes = placed.square().sum(dim=1)
+    for begin in range(0, len(grid), block):
+        rows = slice(begin, begin + block)
+        points = grid[rows].double()
+        norms[rows] = points.square().sum(dim=1)
+        bounds[rows] = torch.addmm(sizes, points, placed.T, alpha=-2).amin(dim=1) + norms[rows]
+    return _greedy(grid, norms, bounds, size, None, block, lambda _count: None)
+
+
 def densest(grid: Tensor, picks: Tensor, size: int) -> Tensor:
     """Of ``picks`` [C] the ``size`` that are nearest to the most points of ``grid`` [N, d], in order of picking.
 
@@ -104,7 +136,7 @@ def densest(grid: Tensor, picks: Tensor, size: int) -> Tensor:
 
 
 def _first_pass(grid: Tensor, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Squared norms [N] and squared distances to every start [B, N]: the one time all points are read, for all banks."""
+    """Squared norms [N] and squared distances to every start [B, N]: all points are read this once, for all banks."""
     firsts = grid[list(starts)].double()
     sizes = firsts.square().sum(dim=1)
     norms = torch.empty(len(grid), dtype=torch.float64, device=grid.device)
@@ -118,21 +150,29 @@ def _first_pass(grid: Tensor, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 
 def _greedy(
-    grid: Tensor, norms: Tensor, bounds: Tensor, size: int, start: int, block: int, report: Callable[[int], None]
+    grid: Tensor,
+    norms: Tensor,
+    bounds: Tensor,
+    size: int,
+    start: int | None,
+    block: int,
+    report: Callable[[int], None],
 ) -> Tensor:
-    """The picks [size] of one start.
+    """The picks [size] of one start, or from ``bounds`` to earlier centres where ``start`` is None.
 
     ``bounds`` [N] is each point's squared distance to the first ``seen`` picks, hence an upper bound on its distance to
     all of them; a picked point has -1 and is never picked again. After the first pass only points that could be picked
     next are read again: a handful of thousands at a time, which differ from bank to bank.
     """
-    picks = torch.full((size,), start, dtype=torch.int64, device=grid.device)
+    picks = torch.empty(size, dtype=torch.int64, device=grid.device)
     centers = torch.empty(size, grid.shape[1], dtype=torch.float64, device=grid.device)  # the picked points
-    centers[0] = grid[start]
-    bounds[start] = -1.0
-    seen = torch.ones(len(grid), dtype=torch.int64, device=grid.device)
-    count = 1
-    report(count)
+    count = 0
+    if start is not None:
+        picks[0], centers[0] = start, grid[start]
+        bounds[start] = -1.0
+        count = 1
+        report(count)
+    seen = torch.full((len(grid),), count, dtype=torch.int64, device=grid.device)
     while count < size:
         candidates, rival = _front(bounds, block)
         _refresh(grid, norms, bounds, seen, centers[:count], norms[picks[:count]], candidates)

@@ -43,11 +43,24 @@ def bank_residuals(
     neighbours alike. ``exclude`` [U] hides anchors.
     """
     distances, indices = nearest_in_banks(queries, banks, k, exclude=exclude)
+    return neighbor_residuals(queries, banks, distances, indices, tau, tau_patches=tau_patches)
+
+
+def neighbor_residuals(
+    queries: Tensor,
+    banks: Banks,
+    distances: Tensor,
+    indices: Tensor,
+    tau: Tensor | float | None = None,
+    *,
+    tau_patches: int | None = None,
+) -> Tensor:
+    """:func:`bank_residuals` from neighbours that are known: squared distances and rows of anchors, both [B, Q, k]."""
     found = temperature(distances, tau_patches) if tau is None else torch.as_tensor(tau, dtype=distances.dtype)
     weights = soft_weights(distances, found.to(distances.device).expand(len(distances)))
     # z - sum w m = sum w (z - m), as the weights sum to 1: no cancellation when the patch is well explained.
     residuals = torch.empty_like(distances[:, :, 0])
-    step = rows_in_cache(queries, k)
+    step = rows_in_cache(queries, distances.shape[2])
     for bank, start in ((bank, start) for bank in range(len(distances)) for start in range(0, len(queries), step)):
         rows = slice(start, start + step)
         differences = queries[rows].float().unsqueeze(1) - banks.anchors[indices[bank, rows]]

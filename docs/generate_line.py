@@ -1,0 +1,159 @@
+"""Write the measured parts of docs/threshold.md and docs/memory.md: python docs/generate_line.py
+
+The numbers come from ``benchmarks/results``; a test compares the pages with them.
+"""
+
+import csv
+import textwrap
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+RESULTS = DOCS.parent / "benchmarks" / "results"
+COMMANDS = {
+    "false_alarms": "python benchmarks/line.py --data DIR --weights dinov2_vits14_dav2_fp16.safetensors",
+    "drift": "python benchmarks/line.py --data DIR --weights dinov2_vits14_dav2_fp16.safetensors",
+    "living_memory": "python benchmarks/living_memory.py --data DIR --weights dinov2_vits14_dav2_fp16.safetensors",
+}
+PLACES = {"threshold.md": ("false_alarms", "drift"), "memory.md": ("living_memory",)}
+
+Row = dict[str, str]
+
+
+def main() -> None:
+    """Write both pages."""
+    for page in PLACES:
+        (DOCS / page).write_text(render(page), encoding="utf-8")
+
+
+def render(page: str) -> str:
+    """A page with its measured parts as the results have them."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for name in PLACES[page]:
+        begin, end = f"<!-- {name}: written by docs/generate_line.py -->", f"<!-- end of {name} -->"
+        before, _, rest = text.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise ValueError(f"{page} must have the lines {begin} and {end}")
+        text = f"{before}{begin}\n{section(name)}\n{end}{after}"
+    return text
+
+
+def section(name: str) -> str:
+    """One measured part: table, words about it, command and machine."""
+    path = RESULTS / f"{name}.csv"
+    if not path.is_file():
+        return f"Not measured yet: `{COMMANDS[name]}`"
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    words = {"false_alarms": false_alarms, "drift": drift, "living_memory": living_memory}[name](rows)
+    machine = f"{rows[0]['cpu']}, {rows[0]['threads']} threads, torch {rows[0]['torch']}"
+    source = f"MPDD, ViT-S/14 (Depth Anything V2), `{COMMANDS[name]}` on {machine}."
+    return "\n\n".join([*words, wrap(source)])
+
+
+def false_alarms(rows: list[Row]) -> list[str]:
+    """Realised rates beside the promised ones."""
+    head = ["category", "calibration", "images", "promised", "at 95 %", "flagged", "realised", "95 % interval"]
+    head += ["defects found", "at rate 5 %", "at 10 %"]
+    cells = [
+        [
+            row["category"],
+            row["calibration"],
+            row["images"],
+            percent(row["promised"]),
+            percent(row["confident"]),
+            f"{row['flagged']} of {row['good']}",
+            percent(row["rate"]),
+            f"{percent(row['low'])} to {percent(row['high'])}",
+            f"{row['found']} of {row['defects']}",
+            row["found_at_0.05"],
+            row["found_at_0.1"],
+        ]
+        for row in rows
+    ]
+    above = [row for row in rows if float(row["low"]) > float(row["promised"])]
+    beyond = [row for row in above if float(row["low"]) > float(row["confident"])]
+    words = ["The promised rate lies in the interval, or above it, in every row."]
+    if above:
+        words = [f"The interval lies above the rate promised on average for {_names(above)}."]
+        words.append(
+            "So few calibration images make a threshold that may well be too low; the rate at 95 % allows for it."
+        )
+    if beyond:
+        words.append(
+            f"For {_names(beyond)} it lies above that rate too: those test images are not like the calibration images, "
+            "and no calibration on the latter can know that. Measure on your own line."
+        )
+    return [table(head, cells, "llrrrrrrrrr"), wrap(" ".join(words))]
+
+
+def _names(rows: list[Row]) -> str:
+    return " and ".join(f"{row['category']} ({row['calibration']}, {row['images']} images)" for row in rows)
+
+
+def drift(rows: list[Row]) -> list[str]:
+    """What is called drift."""
+    head = ["category", "good test images", "called good", "drift", "p", "exceeds", "shift", "p of the image score"]
+    cells = [
+        [
+            row["category"],
+            row["images"],
+            f"{int(row['count']) - int(row['flagged'])} of {row['count']}",
+            {"True": "yes", "False": "no", "": "too few"}[row["drifted"]],
+            row["p_value"] or "-",
+            row["exceeding"] or "-",
+            row["shift"] or "-",
+            row["score_p_value"] or "-",
+        ]
+        for row in rows
+    ]
+    return [table(head, cells, "llrlrrrr")]
+
+
+def living_memory(rows: list[Row]) -> list[str]:
+    """Edited memories beside full fits."""
+    head = ["edit", "correlation", "median change", "largest change", "I-AUROC", "P-AP", "threshold", "anchors"]
+    pairs = ("i_auroc", "p_ap", "threshold", "anchors")
+    cells = [
+        [
+            row["edit"],
+            row["correlation"],
+            f"{float(row['median_change_percent']):.2f} %",
+            f"{float(row['largest_change_percent']):.2f} %",
+            *(f"{row[f'{name}_edited']} / {row[f'{name}_rebuilt']}" for name in pairs),
+        ]
+        for row in rows
+    ]
+    about = (
+        f"Scores of all test images of {rows[0]['category']}, edited memory against the full fit on the same images. "
+        "Pairs are edited / full fit. The first row is the yardstick: two full fits that differ in the seeds of their "
+        "banks alone."
+    )
+    seeds, *edits = (float(row["median_change_percent"]) for row in rows)
+    worst = max(edits)
+    verdict = "about as much as other seeds do"
+    if worst > 2 * seeds:
+        verdict = f"up to {worst / seeds:.1f} times what other seeds do"
+    words = f"In the median an edit moves scores by {min(edits):.2f} to {worst:.2f} %, {verdict} ({seeds:.2f} %)."
+    return [wrap(about), table(head, cells, "lrrrrrrr"), wrap(words)]
+
+
+def percent(share: str) -> str:
+    """0.0182 -> '1.8 %'."""
+    return f"{100 * float(share):.1f} %"
+
+
+def table(head: list[str], rows: list[list[str]], align: str) -> str:
+    """A Markdown table; ``align`` has an l or r for each column."""
+    rule = "|" + "|".join("---" if one == "l" else "---:" for one in align) + "|"
+    first, *lines = ("| " + " | ".join(line) + " |" for line in (head, *rows))
+    return "\n".join([first, rule, *lines])
+
+
+def wrap(text: str) -> str:
+    """A paragraph at the width of the pages."""
+    return textwrap.fill(text, 124, break_long_words=False, break_on_hyphens=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""Write a fitted detector as a folder that runs without torch, and prove that it scores the same before it is left."""
+
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from procon.deploy.assemble import build_graph, build_vit, shapes
+from procon.deploy.cost import Cost, measure_cost
+from procon.deploy.graph import OPSET, save_onnx
+from procon.deploy.manifest import PRECISIONS, RUNTIMES, Threshold, is_exported, write_manifest
+from procon.deploy.parity import (
+    RANGES,
+    TOLERANCE,
+    Difference,
+    Images,
+    Score,
+    check_images,
+    compare,
+    inputs,
+    training_pictures,
+)
+from procon.deploy.quantize import Ranges, input_ranges
+from procon.deploy.sessions import INPUT, open_session
+from procon.detector import Detector
+from procon.errors import ConfigError, MissingExtraError, ModelFileError, NotFittedError
+from procon.evaluation.datasets import Sample
+from procon.images import MEAN, STD, ImageLike
+from procon.training import Progress
+
+Floats = NDArray[np.float32]
+Say = Callable[[str], None]
+
+_PACKAGES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export wrote."""
+
+    folder: Path
+    difference: Difference
+    tolerance: float
+    bytes: int
+    """Size of the model on disk."""
+    memory_bytes: int | None
+    """Peak resident memory of a process that scores one image; None where it was not measured."""
+    cost: Cost | None
+    """Metrics of both models, where labelled images were given."""
+    entries: Mapping[str, Any]
+    """The manifest, without the checksums."""
+
+
+def check_exportable(detector: Detector, runtime: str, precision: str) -> None:
+    """Refuse what cannot be exported, before any work."""
+    if runtime not in RUNTIMES:
+        raise ConfigError(f"the runtime must be one of {', '.join(RUNTIMES)}, got {runtime!r}")
+    if precision not in PRECISIONS:
+        raise ConfigError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    missing = [name for name in _PACKAGES[runtime] if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(
+            f"exporting to {runtime} needs {' and '.join(missing)}; install with: pip install 'procon[{runtime}]'"
+        )
+    if detector.memory is None:
+        raise NotFittedError("this detector has no memory yet; call fit(images) or Detector.load(path) first")
+    config = detector.config
+    if config.precision == "bf16":
+        raise ConfigError("a model with precision='bf16' cannot be exported; fit it with 'auto' or 'fp32'")
+    if config.compression == "approximate":
+        raise ConfigError(
+            "a model with compression='approximate' cannot be exported: an exported model searches exactly; "
+            "fit it with another compression"
+        )
+    if detector.device.type != "cpu":
+        raise ConfigError(f"the detector must be on the CPU to be compared with its export, got {detector.device}")
+
+
+def export(
+    detector: Detector,
+    folder: str | Path,
+    *,
+    runtime: str = "onnx",
+    precision: str = "fp32",
+    images: Sequence[ImageLike] | None = None,
+    samples: Sequence[Sample] | None = None,
+    tolerance: float | None = None,
+    measure_memory: bool = True,
+    say: Say | None = None,
+    progress: Progress | None = None,
+) -> Exported:
+    """Write ``detector`` for ``runtime`` to ``folder``, after comparing both models on ``images``.
+
+    ``images`` default to training images that are still there, else rendered parts. A difference of more than
+    ``tolerance`` (a share of the median score; the default depends on the precision) leaves no folder and raises
+    :class:`ModelFileError`. int8 takes its ranges from the same images, which must then be real. With labelled
+    ``samples`` the metrics of both models are reported too.
+    """
+    folder, say = Path(folder), say or _silent
+    check_exportable(detector, runtime, precision)
+    _check_target(folder)
+    limit = TOLERANCE[precision] if tolerance is None else tolerance
+    if not limit > 0:
+        raise ConfigError(f"tolerance must be a number above 0, got {tolerance!r}")
+    chosen = check_images(detector, images)
+    if precision == "int8" and not chosen.real:
+        raise ConfigError(
+            "int8 needs real images of the part to find its ranges, and the training images are no longer there; "
+            "name a folder with --check-images"
+        )
+    pixels = inputs(detector, chosen.pictures)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
+        work = Path(name) / folder.name
+        work.mkdir()
+        ranges = None
+        if precision == "int8":
+            more = training_pictures(detector, RANGES) if images is None else []
+            known = np.concatenate([pixels, inputs(detector, more)]) if more else pixels
+            say(f"finding the ranges of the backbone on {len(known)} images")
+            ranges = input_ranges(build_vit(detector), runtime, known)
+        say(f"writing the {precision} model for {runtime}")
+        files, constants = _write_model(detector, work, runtime, precision, ranges)
+        say(f"comparing both models on {chosen.origin}")
+        score = _scorer(work / files[0], runtime)
+        difference = compare(detector, score, pixels)
+        _refuse_difference(difference, limit, folder, precision)
+        entries = _entries(detector, runtime, precision, chosen, difference, limit)
+        size = sum((work / file).stat().st_size for file in files)
+        entries |= {"model": files[0], "size": {"disk_bytes": size, "constants_bytes": constants}}
+        cost = None if samples is None else measure_cost(detector, score, samples, progress)
+        if cost is not None:
+            entries["cost"] = cost.to_dict()
+        write_manifest(work, entries, files)
+        memory = resident_peak(work) if measure_memory else None
+        if memory is not None:
+            entries["size"]["peak_memory_bytes"] = memory
+            write_manifest(work, entries, files)
+        _put(work, folder)
+    return Exported(folder, difference, limit, size, memory, cost, entries)
+
+
+def _scorer(model: Path, runtime: str) -> Score:
+    session = open_session(model, runtime)
+
+    def score(pixels: Floats) -> tuple[Floats, Floats]:
+        found = session(pixels)
+        return found["score"], found["map"]
+
+    return score
+
+
+def _write_model(
+    detector: Detector, work: Path, runtime: str, precision: str, ranges: Ranges | None
+) -> tuple[list[str], int]:
+    """Write the model files; gives their names, the one to open first, and the bytes of the constants in them."""
+    graph = build_graph(detector, ranges=ranges, half=precision == "fp16" and runtime == "onnx")
+    model = graph.model(*shapes(detector.config))
+    files = save_onnx(model, work, graph.constant_bytes)
+    if runtime == "onnx":
+        return files, graph.constant_bytes
+    import openvino
+
+    converted = openvino.convert_model(str(work / files[0]))
+    openvino.save_model(converted, str(work / "model.xml"), compress_to_fp16=precision == "fp16")
+    del converted  # it may hold the files below mapped
+    for file in files:
+        (work / file).unlink()
+    return ["model.xml", "model.bin"], graph.constant_bytes
+
+
+def _refuse_difference(found: Difference, limit: float, folder: Path, precision: str) -> None:
+    if not found.share <= limit:  # NaN is refused too
+        remedy = "try fp32" if precision != "fp32" else "report it, with the model"
+        raise ModelFileError(
+            f"{folder}: was not written: on {found.images} images the {precision} model differs from the original by "
+            f"up to {found.score:.2g} in the score and {found.map:.2g} in the map, {found.share:.2%} of the median "
+            f"score {found.scale:.4f}, and at most {limit:.2%} is allowed; {remedy}, or allow more with --tolerance"
+        )
+
+
+def _entries(
+    detector: Detector, runtime: str, precision: str, images: Images, difference: Difference, limit: float
+) -> dict[str, Any]:
+    from procon.demo import describe
+
+    config, known = detector.config, detector.calibration
+    takes, gives = shapes(config)
+    facts = describe(detector)[:3]
+    stored = None
+    if known is not None:
+        stored = Threshold(
+            known.threshold,
+            known.pixel_threshold,
+            known.typical,
+            known.scores,
+            known.medians,
+            known.kind,
+            tuple(known.describe()),
+        ).to_dict()
+    resize = config.input_size if config.resize is None else (config.resize, config.resize)
+    return {
+        "runtime": runtime,
+        "precision": precision,
+        "opset": OPSET,
+        "input": {
+            "name": INPUT,
+            "shape": takes[INPUT],
+            "type": "float32",
+            "color": "RGB",
+            "resize": list(resize),
+            "filter": "bilinear, antialiased (Pillow BILINEAR)",
+            "crop": list(config.input_size),
+            "scale": 1 / 255,
+            "mean": [round(float(value), 6) for value in MEAN],
+            "std": [round(float(value), 6) for value in STD],
+        },
+        "outputs": {name: {"shape": shape, "type": "float32"} for name, shape in gives.items()},
+        "threshold": stored,
+        "calibration": None if known is None else {k: v for k, v in known.to_dict().items() if k != "images"},
+        "config": config.to_dict(),
+        "backbone": detector.extractor.backbone.identity(),
+        "facts": facts,
+        "check": {
+            "images": images.origin,
+            "tolerance": limit,
+            "tolerance_is": "share of the median score of the images",
+            "difference": difference.to_dict(),
+        },
+    }
+
+
+def _check_target(folder: Path) -> None:
+    if folder.is_file():
+        raise ConfigError(f"--output must be a folder, got the file {folder}")
+    if folder.is_dir() and any(folder.iterdir()) and not is_exported(folder):
+        raise ConfigError(f"--output must be a folder that is empty, missing or an earlier export, got {folder}")
+
+
+def _put(work: Path, folder: Path) -> None:
+    """Move the finished folder into place; an earlier export there is replaced as a whole."""
+    if folder.is_dir():
+        old = work.parent / "old"
+        folder.rename(old)
+    work.chmod(0o755)
+    work.rename(folder)
+
+
+# Not getrusage: its peak includes that of the process which started this one.
+_PROBE = r"""
+import re, sys
+import numpy as np
+from procon.deploy import Runtime
+runtime = Runtime(sys.argv[1])
+runtime.score(np.zeros((1, 3, *runtime.config.input_size), np.float32))
+print(1024 * int(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1]))
+"""
+
+
+def resident_peak(folder: Path) -> int | None:
+    """Peak memory in bytes of a process that loads the model and scores one image; None where there is no /proc."""
+    done = subprocess.run([sys.executable, "-c", _PROBE, str(folder)], capture_output=True, text=True, check=False)
+    return int(done.stdout) if done.returncode == 0 else None
+
+
+def _silent(_message: str) -> None:
+    pass

@@ -1,0 +1,139 @@
+"""An ONNX graph under construction: nodes, constants and the few composite steps that the operators lack."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+OPSET = 17  # the first with LayerNormalization; runtimes of the last years read it
+_IR = 8  # the file format that goes with it
+PROTOBUF_LIMIT = 1_900_000_000  # bytes; beyond it weights go into a file of their own
+
+Array = NDArray[Any]
+
+
+class Graph:
+    """Collects nodes and constants; :meth:`model` makes the ONNX model of them.
+
+    ``ranges`` are the smallest and largest inputs of linear layers by name: those are computed with 8-bit integers.
+    ``half`` stores large constants as fp16; they become fp32 when a runtime loads the file.
+    """
+
+    def __init__(self, *, ranges: Mapping[str, tuple[float, float]] | None = None, half: bool = False) -> None:
+        self.linear_inputs: dict[str, str] = {}
+        """The tensor that each linear layer reads."""
+        self._ranges = dict(ranges or {})
+        self._half = half
+        self._nodes: list[Any] = []
+        self._constants: dict[str, Array] = {}
+        self._stored: dict[str, str] = {}
+
+    def op(self, kind: str, *inputs: str, name: str = "", **attributes: Any) -> str:
+        """A node with one output; gives the name of that."""
+        return self.ops(kind, 1, *inputs, name=name, **attributes)[0]
+
+    def ops(self, kind: str, outputs: int, *inputs: str, name: str = "", **attributes: Any) -> list[str]:
+        """A node with several outputs."""
+        from onnx import helper
+
+        name = name or f"{kind}_{len(self._nodes)}"
+        names = [name] if outputs == 1 else [f"{name}:{number}" for number in range(outputs)]
+        self._nodes.append(helper.make_node(kind, list(inputs), names, name=name, **attributes))
+        return names
+
+    def constant(self, value: Array | Sequence[int] | float, name: str = "") -> str:
+        """A constant tensor: int64 from integers, float32 from a number; equal small ones are stored once."""
+        array = np.asarray(value)
+        if array.dtype.kind == "f" and array.dtype != np.float32:
+            array = array.astype(np.float32)
+        key = f"{array.dtype}{array.shape}{array.tobytes()!r}" if array.size <= 16 else ""
+        if key and key in self._stored:
+            return self._stored[key]
+        name = name or f"constant_{len(self._constants)}"
+        if self._half and array.dtype == np.float32 and array.size > 1024:
+            self._constants[f"{name}:fp16"] = array.astype(np.float16)
+            return self.op("Cast", f"{name}:fp16", name=name, to=1)
+        self._constants[name] = np.ascontiguousarray(array)
+        if key:
+            self._stored[key] = name
+        return name
+
+    def reshape(self, tensor: str, shape: Sequence[int]) -> str:
+        """At most one -1; 0 keeps a dimension."""
+        return self.op("Reshape", tensor, self.constant(np.array(shape, np.int64)))
+
+    def linear(self, tensor: str, weight: Array, bias: Array, name: str) -> str:
+        """[R, C] times ``weight`` [C, D] plus ``bias`` [D]."""
+        self.linear_inputs[name] = tensor
+        if name in self._ranges:
+            return self._integer_linear(tensor, weight, bias, name)
+        stored = self.constant(weight, f"{name}/weight"), self.constant(bias, f"{name}/bias")
+        return self.op("Gemm", tensor, *stored, name=name)
+
+    def _integer_linear(self, tensor: str, weight: Array, bias: Array, name: str) -> str:
+        """The same between pairs of QuantizeLinear and DequantizeLinear, which runtimes turn into integer arithmetic.
+
+        The input has 256 steps over its range, the weight 255 for each column, the bias the product of both steps.
+        """
+        low, high = min(self._ranges[name][0], 0.0), max(self._ranges[name][1], 0.0)
+        step = np.float32(max(high - low, 1e-6) / 255)
+        zero = np.uint8(np.clip(np.rint(-low / step), 0, 255))
+        grid = self.constant(np.asarray(step)), self.constant(np.asarray(zero))
+        rounded = self.op("DequantizeLinear", self.op("QuantizeLinear", tensor, *grid, name=f"{name}/quantize"), *grid)
+        steps = np.maximum(np.abs(weight).max(axis=0) / 127, 1e-12).astype(np.float32)
+        integers = np.clip(np.rint(weight / steps), -127, 127).astype(np.int8)
+        matrix = self._dequantized(integers, steps, f"{name}/weight", axis=1)
+        offsets = np.clip(np.rint(bias / (steps * step)), -(2**31), 2**31 - 128).astype(np.int32)
+        offset = self._dequantized(offsets, steps * step, f"{name}/bias", axis=0)
+        return self.op("Gemm", rounded, matrix, offset, name=name)
+
+    def _dequantized(self, integers: Array, steps: Array, name: str, axis: int) -> str:
+        zeros = np.zeros(len(steps), integers.dtype)
+        stored = self.constant(integers, name), self.constant(steps), self.constant(zeros)
+        return self.op("DequantizeLinear", *stored, axis=axis)
+
+    def median(self, tensor: str, count: int) -> str:
+        """The true median over the last axis, which has ``count`` values: [..., count] -> [..., 1]."""
+        half = count // 2 + 1
+        smallest, _ = self.ops(
+            "TopK", 2, tensor, self.constant(np.array([half], np.int64)), axis=-1, largest=0, sorted=1
+        )
+        middle = self.slice(smallest, half - (2 - count % 2), half)
+        return self.op("ReduceMean", middle, axes=[-1], keepdims=1)
+
+    def slice(self, tensor: str, start: int, stop: int, axis: int = -1) -> str:
+        """``tensor[..., start:stop]`` along ``axis``."""
+        bounds = [self.constant(np.array([number], np.int64)) for number in (start, stop, axis)]
+        return self.op("Slice", tensor, *bounds)
+
+    def model(self, inputs: Mapping[str, Sequence[int | str]], outputs: Mapping[str, Sequence[int | str]]) -> Any:
+        """The ONNX model; shapes name their dynamic dimensions."""
+        from onnx import TensorProto, helper, numpy_helper
+
+        def described(tensors: Mapping[str, Sequence[int | str]]) -> list[Any]:
+            return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in tensors.items()]
+
+        constants = [numpy_helper.from_array(array, name) for name, array in self._constants.items()]
+        graph = helper.make_graph(self._nodes, "procon", described(inputs), described(outputs), constants)
+        opset = [helper.make_opsetid("", OPSET)]
+        return helper.make_model(graph, opset_imports=opset, ir_version=_IR, producer_name="procon")
+
+    @property
+    def constant_bytes(self) -> int:
+        """Size of all constants as stored."""
+        return sum(array.nbytes for array in self._constants.values())
+
+
+def save_onnx(model: Any, work: Path, size: int) -> list[str]:
+    """Write ``model.onnx``, with the weights beside it where one file cannot hold them; gives the names."""
+    import onnx
+
+    if size < PROTOBUF_LIMIT:
+        onnx.save_model(model, str(work / "model.onnx"))
+        return ["model.onnx"]
+    onnx.save_model(
+        model, str(work / "model.onnx"), save_as_external_data=True, all_tensors_to_one_file=True, location="model.data"
+    )
+    return ["model.onnx", "model.data"]

@@ -1,0 +1,81 @@
+"""Heat maps and regions in numpy alone: what torch and scipy do for a detector, for machines without them.
+
+The references in the tests are :mod:`procon.kernels.maps` and :mod:`procon.regions`.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from procon.prediction import Region
+
+Floats = NDArray[np.float32]
+
+
+def resize_map(heatmap: Floats, size: tuple[int, int]) -> Floats:
+    """Bilinear, pixel centres aligned, not antialiased: [h, w] -> [height, width]."""
+    if heatmap.shape == size:
+        return heatmap
+    (top, bottom, down), (left, right, along) = (
+        _places(cells, n) for cells, n in zip(heatmap.shape, size, strict=True)
+    )
+    wide = heatmap[:, left] * (1 - along) + heatmap[:, right] * along
+    return np.asarray(wide[top] * (1 - down)[:, None] + wide[bottom] * down[:, None], np.float32)
+
+
+def _places(cells: int, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
+    """For each of ``size`` pixels the two of ``cells`` it lies between and how far it is towards the second."""
+    at = np.clip((np.arange(size) + 0.5) * (cells / size) - 0.5, 0, None)
+    low = np.minimum(at.astype(np.intp), cells - 1)
+    return low, np.minimum(low + 1, cells - 1), (at - low).astype(np.float32)
+
+
+def find_regions(heatmap: Floats, threshold: float) -> tuple[Region, ...]:
+    """Connected areas of ``heatmap`` [H, W] above ``threshold``, highest peak first; diagonals connect."""
+    if not heatmap.max() > threshold:
+        return ()
+    rows, starts, stops, labels = _labelled_runs(heatmap > threshold)
+    order = np.argsort(labels, kind="stable")  # the runs of a region together, still from the top down
+    regions = []
+    for own in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
+        values = np.concatenate([heatmap[rows[run], starts[run] : stops[run]] for run in own])
+        box = (int(starts[own].min()), int(rows[own[0]]), int(stops[own].max()), int(rows[own[-1]]) + 1)
+        mean = float(values.mean(dtype=np.float64))
+        regions.append(Region(box, values.size, float(values.max()), mean, float(threshold)))
+    return tuple(sorted(regions, key=lambda region: (-region.peak, region.box)))
+
+
+def peak_region(heatmap: Floats, typical: float) -> tuple[Region, ...]:
+    """The one area around the largest value of ``heatmap``, above half its height over ``typical``."""
+    peak = float(heatmap.max())
+    level = typical + (peak - typical) / 2
+    return find_regions(heatmap, level)[:1] if peak > level else ()
+
+
+Integers = NDArray[np.intp]
+
+
+def _labelled_runs(mask: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers, Integers]:
+    """Horizontal runs of a mask [H, W] by row: (row, start, stop, label); runs that touch share a label."""
+    edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    rows, starts = np.nonzero(edges == 1)
+    stops = np.nonzero(edges == -1)[1]
+    parents = list(range(len(rows)))
+
+    def root(run: int) -> int:
+        while parents[run] != run:
+            parents[run] = parents[parents[run]]
+            run = parents[run]
+        return run
+
+    begin = np.searchsorted(rows, np.arange(mask.shape[0] + 1))  # the runs of row r are begin[r] to begin[r + 1]
+    for row in np.unique(rows[rows > 0]):
+        above, here = range(begin[row - 1], begin[row]), range(begin[row], begin[row + 1])
+        upper = above.start
+        for run in here:
+            while upper < above.stop and stops[upper] < starts[run]:
+                upper += 1
+            touching = upper
+            while touching < above.stop and starts[touching] <= stops[run]:
+                parents[root(run)] = root(touching)
+                touching += 1
+    return rows, starts, stops, np.array([root(run) for run in range(len(rows))], np.intp)

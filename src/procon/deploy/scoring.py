@@ -1,0 +1,253 @@
+"""Banks, consensus, map and image score as an ONNX graph: tokens in, what a prediction is made of out.
+
+The anchors of a layer are stored once. They are sorted by the set of banks that hold them, so that a bank is a few
+runs of columns of one product; where there are too many such sets, a mask per bank stands in.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from procon.config import Config
+from procon.deploy.graph import Graph
+
+SPARE = 1  # candidates beyond k, of which the k nearest are taken
+MOST_RUNS = 64  # sets of banks that are cut apart; five banks have at most 31
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The memory of one layer, or of several joined."""
+
+    anchors: Floats
+    """[U, D]."""
+    members: NDArray[np.bool_]
+    """[B, U]: which bank holds which anchor."""
+    projection: Floats | None
+    """[C, D], or None where tokens keep their dimensions."""
+    sources: tuple[int, ...]
+    """Which of the backbone's outputs it reads."""
+    scale: tuple[float, float]
+    """Mean and deviation on good images."""
+
+
+@dataclass(frozen=True)
+class Readout:
+    """What the scoring graph needs besides the memory."""
+
+    config: Config
+    tau_patches: NDArray[np.int64] | None
+    """The patches that set the temperature, where not all do."""
+
+    @property
+    def patches(self) -> int:
+        """Patches per image."""
+        return self.config.grid[0] * self.config.grid[1]
+
+
+def add_scoring(graph: Graph, tokens: Sequence[str], layers: Sequence[Layer], readout: Readout) -> None:
+    """From tokens [N * P, C] to the outputs ``score`` [N], ``map`` [N, H, W] and ``patches`` [N, rows, columns]."""
+    config = readout.config
+    maps = []
+    for index, layer in enumerate(layers):
+        features = _embed(graph, [tokens[source] for source in layer.sources], layer, index)
+        residuals = _residuals(graph, features, layer, readout, index)
+        consensus = graph.median(residuals, len(layer.members))
+        maps.append(_normalized(graph, graph.reshape(consensus, [-1, readout.patches]), layer, readout))
+    patches = _fused(graph, maps, "mean" if config.layer_fusion == "concat" else config.layer_fusion)
+    count = max(1, round(config.top_ratio * readout.patches))
+    highest, _ = graph.ops("TopK", 2, patches, graph.constant(np.array([count], np.int64)), axis=-1)
+    graph.op("ReduceMean", highest, name="score", axes=[-1], keepdims=0)
+    grid = graph.op("Reshape", patches, graph.constant(np.array([-1, *config.grid], np.int64)), name="patches")
+    height, width = config.input_size
+    rows, columns = (
+        spread_matrix(cells, size, config.blur_sigma) for cells, size in zip(config.grid, (height, width), strict=True)
+    )
+    tall = graph.op("MatMul", graph.constant(rows, "map/rows"), grid)
+    graph.op("MatMul", tall, graph.constant(np.ascontiguousarray(columns.T), "map/columns"), name="map")
+
+
+def spread_matrix(cells: int, size: int, sigma: float) -> Floats:
+    """[size, cells]: bilinear from ``cells`` to ``size`` pixels, then the blur. Both are linear and separable.
+
+    The same as ``kernels.maps.pixel_map`` along one axis, where edges are reflected as d c b a | a b c d | d c b a.
+    """
+    matrix = interpolation_matrix(cells, size)
+    if sigma == 0:
+        return matrix.astype(np.float32)
+    radius = math.floor(4 * sigma + 0.5)
+    weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
+    weights /= weights.sum()
+    positions = np.arange(-radius, size + radius) % (2 * size)
+    reflected = np.where(positions < size, positions, 2 * size - 1 - positions)
+    padded = matrix[reflected]
+    blurred = np.zeros_like(matrix)
+    for offset, weight in enumerate(weights):
+        blurred += weight * padded[offset : offset + size]
+    return blurred.astype(np.float32)
+
+
+def interpolation_matrix(cells: int, size: int) -> NDArray[np.float64]:
+    """[size, cells]: bilinear with pixel centres aligned."""
+    at = np.clip((np.arange(size) + 0.5) * cells / size - 0.5, 0, None)
+    low = np.minimum(at.astype(int), cells - 1)
+    high = np.minimum(low + 1, cells - 1)
+    matrix = np.zeros((size, cells))
+    matrix[np.arange(size), low] = 1 - (at - low)
+    matrix[np.arange(size), high] += at - low
+    return matrix
+
+
+def _embed(graph: Graph, tokens: list[str], layer: Layer, index: int) -> str:
+    """G_l: tokens [Q, C] to unit vectors, and through the projection: [Q, D]."""
+    unit = [_unit(graph, tensor) for tensor in tokens]
+    joined = unit[0] if len(unit) == 1 else _unit(graph, graph.op("Concat", *unit, axis=1))
+    if layer.projection is None:
+        return joined
+    return graph.op("MatMul", joined, graph.constant(layer.projection, f"memory/{index}/projection"))
+
+
+def _unit(graph: Graph, tensor: str) -> str:
+    length = graph.op("Max", graph.op("ReduceL2", tensor, axes=[1], keepdims=1), graph.constant(1e-12))
+    return graph.op("Div", tensor, length)
+
+
+def _residuals(graph: Graph, features: str, layer: Layer, readout: Readout, index: int) -> str:
+    """r_{l,b,p}: features [Q, D] to [Q, B]."""
+    config, banks = readout.config, len(layer.members)
+    k = 1 if config.readout == "hard" else config.num_neighbors
+    anchors, runs = _sorted(layer)
+    stored = graph.constant(anchors, f"memory/{index}/anchors")
+    # The product proposes a few more than k, as its rounding may swap neighbours that are equally far.
+    count = min(k + SPARE, int(layer.members.sum(axis=1).min()))
+    neighbors = _nearest(graph, features, stored, anchors, runs, count)
+    # Distances and residual come from differences: the expanded square would lose what small ones consist of.
+    chosen = graph.op("Gather", stored, neighbors, axis=0)
+    width = anchors.shape[1]
+    differences = graph.op("Sub", graph.reshape(features, [-1, 1, width]), chosen)  # [Q, B * count, D]
+    distances = graph.op("ReduceSumSquare", differences, axes=[2], keepdims=0)
+    distances = graph.reshape(distances, [-1, banks, count])
+    if config.readout == "hard":
+        return graph.op("Sqrt", graph.op("ReduceMin", distances, axes=[2], keepdims=0))
+    weights = _weights(graph, distances, readout, banks, count)
+    rows = graph.reshape(weights, [-1, 1, count]), graph.reshape(differences, [-1, count, width])
+    combined = graph.op("MatMul", *rows)  # [Q * B, 1, D]
+    residual = graph.op("Sqrt", graph.op("ReduceSumSquare", combined, axes=[2], keepdims=0))
+    return graph.reshape(residual, [-1, banks])
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Anchors ``start`` to ``stop`` after sorting, all held by the same ``banks``."""
+
+    start: int
+    stop: int
+    banks: tuple[int, ...]
+
+
+def _sorted(layer: Layer) -> tuple[Floats, list[_Run] | NDArray[np.bool_]]:
+    """The anchors by the set of banks that hold them, and the banks as runs of them or as masks [B, U]."""
+    held = layer.members.any(axis=0)
+    anchors, members = layer.anchors[held], layer.members[:, held]
+    order = np.lexsort(members)
+    anchors, members = np.ascontiguousarray(anchors[order]), members[:, order]
+    changes = np.flatnonzero((members[:, 1:] != members[:, :-1]).any(axis=0)) + 1
+    edges = [0, *changes.tolist(), members.shape[1]]
+    if len(edges) - 1 > MOST_RUNS:
+        return anchors, members
+    return anchors, [
+        _Run(start, stop, tuple(np.flatnonzero(members[:, start]).tolist())) for start, stop in pairwise(edges)
+    ]
+
+
+def _nearest(
+    graph: Graph, features: str, stored: str, anchors: Floats, runs: list[_Run] | NDArray[np.bool_], k: int
+) -> str:
+    """Rows of the k nearest anchors of every bank: features [Q, D] -> [Q, B * k]."""
+    squares = np.square(anchors, dtype=np.float64).sum(axis=1).astype(np.float32)
+    # The squared distance short of what is the same for all anchors, halved: the anchors themselves are the matrix.
+    product = graph.op("MatMul", features, graph.op("Transpose", stored, perm=[1, 0]))
+    nearness = graph.op("Sub", product, graph.constant(squares / 2))
+    count = graph.constant(np.array([k], np.int64))
+    found = []
+    if isinstance(runs, np.ndarray):
+        for members in runs:
+            hidden = graph.constant(np.where(members, 0, -np.inf).astype(np.float32))
+            found.append(graph.ops("TopK", 2, graph.op("Add", nearness, hidden), count, axis=1)[1])
+        return graph.op("Concat", *found, axis=1)
+    sizes = graph.constant(np.array([run.stop - run.start for run in runs], np.int64))
+    pieces = [nearness] if len(runs) == 1 else graph.ops("Split", len(runs), nearness, sizes, axis=1)
+    best = []
+    for run, piece in zip(runs, pieces, strict=True):
+        size = graph.constant(np.array([min(k, run.stop - run.start)], np.int64))
+        value, place = graph.ops("TopK", 2, piece, size, axis=1)
+        best.append((value, graph.op("Add", place, graph.constant(np.array(run.start, np.int64)))))
+    for bank in range(1 + max(bank for run in runs for bank in run.banks)):
+        own = [pair for run, pair in zip(runs, best, strict=True) if bank in run.banks]
+        values, places = ([pair[side] for pair in own] for side in (0, 1))
+        if len(own) == 1:
+            found += places
+            continue
+        _, position = graph.ops("TopK", 2, graph.op("Concat", *values, axis=1), count, axis=1)
+        found.append(graph.op("GatherElements", graph.op("Concat", *places, axis=1), position, axis=1))
+    return found[0] if len(found) == 1 else graph.op("Concat", *found, axis=1)
+
+
+def _weights(graph: Graph, distances: str, readout: Readout, banks: int, count: int) -> str:
+    """Weights softmax(-d / tau) of the k nearest of the candidates, 0 for the others: [Q, B, count] -> [Q, B, count].
+
+    Without a fixed one, the temperature is the median over an image of the distances to the k nearest, for each bank.
+    """
+    config = readout.config
+    k, patches = config.num_neighbors, readout.patches
+    nearest, _ = graph.ops("TopK", 2, distances, graph.constant([k]), axis=2, largest=0, sorted=1)
+    logits = graph.op("Sub", graph.slice(nearest, 0, 1), distances)  # 0 for the nearest, then falling
+    if config.readout == "uniform":
+        logits = graph.op("Mul", logits, graph.constant(0.0))
+    elif config.tau is not None:
+        logits = graph.op("Div", logits, graph.constant(config.tau))
+    else:
+        images, rows = graph.reshape(nearest, [-1, patches, banks, k]), patches
+        if readout.tau_patches is not None:
+            images, rows = (
+                graph.op("Gather", images, graph.constant(readout.tau_patches), axis=1),
+                len(readout.tau_patches),
+            )
+        pooled = graph.reshape(graph.op("Transpose", images, perm=[0, 2, 1, 3]), [-1, banks, rows * k])
+        tau = graph.op("Max", graph.median(pooled, rows * k), graph.constant(float(np.finfo(np.float32).tiny)))
+        per_image = graph.reshape(logits, [-1, patches, banks, count])
+        per_image = graph.op("Div", per_image, graph.reshape(tau, [-1, 1, banks, 1]))
+        logits = graph.reshape(per_image, [-1, banks, count])
+    if count > k:
+        farther = graph.op("Greater", distances, graph.slice(nearest, k - 1, k))
+        logits = graph.op("Where", farther, graph.constant(-np.inf), logits)
+    return graph.op("Softmax", logits, axis=-1)
+
+
+def _normalized(graph: Graph, layer_map: str, layer: Layer, readout: Readout) -> str:
+    """S_l [N, P] as the settings standardise it."""
+    if readout.config.normalization == "train":
+        centred = graph.op("Sub", layer_map, graph.constant(layer.scale[0]))
+        return graph.op("Div", centred, graph.constant(layer.scale[1]))
+    if readout.config.normalization == "robust":
+        centred = graph.op("Sub", layer_map, graph.median(layer_map, readout.patches))
+        spread = graph.median(graph.op("Abs", centred), readout.patches)
+        tiny = graph.constant(float(np.finfo(np.float32).tiny))
+        return graph.op("Div", centred, graph.op("Max", spread, tiny))
+    return layer_map
+
+
+def _fused(graph: Graph, maps: list[str], fusion: str) -> str:
+    """S_map [N, P] from the maps of the layers."""
+    if len(maps) == 1:
+        return maps[0]
+    if fusion == "median":
+        stacked = graph.op("Concat", *(graph.op("Unsqueeze", one, graph.constant([2])) for one in maps), axis=2)
+        return graph.op("Squeeze", graph.median(stacked, len(maps)), graph.constant([2]))
+    return graph.op("Max" if fusion == "max" else "Mean", *maps)

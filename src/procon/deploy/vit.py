@@ -1,0 +1,155 @@
+"""The backbone as an ONNX graph: DINOv2 from normalised pixels to the tokens of some blocks.
+
+What can be folded into a weight is folded: the scale of the attention, LayerScale. Rounding apart, tokens are the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from procon.config import PATCH
+from procon.deploy.graph import Graph
+
+EPSILON = 1e-6  # of every layer norm in DINOv2
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Vit:
+    """Weights of a DINOv2 under Hugging Face names, cut after the deepest block that is read."""
+
+    tensors: Mapping[str, Floats]
+    position: Floats
+    """[1, 1 + P, C], already resized to the grid."""
+    heads: int
+    registers: int
+    swiglu: bool
+    layers: tuple[int, ...]
+    """0-based blocks whose output is wanted, in the order wanted."""
+    grid: tuple[int, int]
+
+    @property
+    def patches(self) -> int:
+        """Patches per image."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def tokens(self) -> int:
+        """Patches, registers and CLS."""
+        return 1 + self.registers + self.patches
+
+    @property
+    def hidden(self) -> int:
+        """Dimensions of a token."""
+        return int(self.position.shape[2])
+
+
+def add_backbone(graph: Graph, pixels: str, vit: Vit) -> list[str]:
+    """Tokens of ``pixels`` [N, 3, H, W], CLS and registers dropped: [N * P, C] for each of ``vit.layers``."""
+    hidden = _embed(graph, pixels, vit)
+    found: dict[int, str] = {}
+    for index in range(max(vit.layers) + 1):
+        hidden = _block(graph, hidden, vit, index)
+        if index in vit.layers:
+            images = graph.reshape(hidden, [-1, vit.tokens, vit.hidden])
+            patches = graph.slice(images, 1 + vit.registers, vit.tokens, axis=1)
+            found[index] = graph.reshape(patches, [-1, vit.hidden])
+    return [found[layer] for layer in vit.layers]
+
+
+def _embed(graph: Graph, pixels: str, vit: Vit) -> str:
+    """[N, 3, H, W] to tokens with position [N * T, C]."""
+    (rows, columns), width = vit.grid, vit.hidden
+    cells = graph.reshape(pixels, [-1, 3, rows, PATCH, columns, PATCH])
+    patches = graph.op("Transpose", cells, perm=[0, 2, 4, 1, 3, 5])
+    patches = graph.reshape(patches, [-1, 3 * PATCH * PATCH])
+    weight = vit.tensors["embeddings.patch_embeddings.projection.weight"].reshape(width, -1).T
+    bias = vit.tensors["embeddings.patch_embeddings.projection.bias"]
+    # One weight row per pixel of a patch: too few values and too wide a range for 8 bits, and little to gain.
+    matrix = graph.constant(np.ascontiguousarray(weight), "backbone/patches/weight")
+    tokens = graph.op("Gemm", patches, matrix, graph.constant(bias, "backbone/patches/bias"), name="backbone/patches")
+    tokens = graph.reshape(tokens, [-1, vit.patches, width])
+    tokens = graph.op("Add", tokens, graph.constant(vit.position[:, 1:], "backbone/position"))
+    first = vit.tensors["embeddings.cls_token"] + vit.position[:, :1]
+    if vit.registers:
+        first = np.concatenate([first, vit.tensors["embeddings.register_tokens"]], axis=1)
+    count = graph.slice(graph.op("Shape", pixels), 0, 1, axis=0)
+    shape = graph.op("Concat", count, graph.constant(np.array([1 + vit.registers, width], np.int64)), axis=0)
+    first_tokens = graph.op("Expand", graph.constant(first, "backbone/first"), shape)
+    return graph.reshape(graph.op("Concat", first_tokens, tokens, axis=1), [-1, width])
+
+
+def _block(graph: Graph, hidden: str, vit: Vit, index: int) -> str:
+    name = f"backbone/{index}"
+    part = _Part(vit.tensors, f"encoder.layer.{index}.")
+    attended = _attention(graph, _norm(graph, hidden, part, "norm1", name), vit, part, name)
+    hidden = graph.op("Add", hidden, attended)
+    normed = _norm(graph, hidden, part, "norm2", name)
+    expand = _swiglu if vit.swiglu else _mlp
+    return graph.op("Add", hidden, expand(graph, normed, part, name), name=f"{name}/output")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The tensors below a prefix."""
+
+    tensors: Mapping[str, Floats]
+    prefix: str
+
+    def __getitem__(self, name: str) -> Floats:
+        return self.tensors[self.prefix + name]
+
+    def linear(self, name: str, scale: Any = 1.0) -> tuple[Floats, Floats]:
+        """Weight [C, D] and bias [D] of a linear layer whose output is multiplied by ``scale``."""
+        weight, bias = self[f"{name}.weight"], self[f"{name}.bias"]
+        return np.ascontiguousarray(weight.T * np.float32(scale)), bias * np.float32(scale)
+
+
+def _norm(graph: Graph, hidden: str, part: _Part, which: str, name: str) -> str:
+    weight = graph.constant(part[f"{which}.weight"], f"{name}/{which}/weight")
+    bias = graph.constant(part[f"{which}.bias"], f"{name}/{which}/bias")
+    return graph.op("LayerNormalization", hidden, weight, bias, name=f"{name}/{which}", axis=-1, epsilon=EPSILON)
+
+
+def _attention(graph: Graph, hidden: str, vit: Vit, part: _Part, name: str) -> str:
+    size = vit.hidden // vit.heads
+    parts: Sequence[tuple[Floats, Floats]] = [
+        part.linear("attention.attention.query", size**-0.5),
+        part.linear("attention.attention.key"),
+        part.linear("attention.attention.value"),
+    ]
+    weight = np.concatenate([weight for weight, _ in parts], axis=1)
+    bias = np.concatenate([bias for _, bias in parts])
+    joint = graph.linear(hidden, weight, bias, f"{name}/qkv")
+    sizes = graph.constant(np.array([vit.hidden] * 3, np.int64))
+    query, key, value = graph.ops("Split", 3, joint, sizes, axis=1)
+
+    def heads(tensor: str, perm: list[int]) -> str:
+        return graph.op("Transpose", graph.reshape(tensor, [-1, vit.tokens, vit.heads, size]), perm=perm)
+
+    scores = graph.op("MatMul", heads(query, [0, 2, 1, 3]), heads(key, [0, 2, 3, 1]))
+    mixed = graph.op("MatMul", graph.op("Softmax", scores, axis=-1), heads(value, [0, 2, 1, 3]))
+    mixed = graph.reshape(graph.op("Transpose", mixed, perm=[0, 2, 1, 3]), [-1, vit.hidden])
+    out = part.linear("attention.output.dense", part["layer_scale1.lambda1"])
+    return graph.linear(mixed, *out, f"{name}/attention")
+
+
+def _mlp(graph: Graph, hidden: str, part: _Part, name: str) -> str:
+    wide = graph.linear(hidden, *part.linear("mlp.fc1"), f"{name}/fc1")
+    # GELU in the form that runtimes recognise and replace by one kernel
+    error = graph.op("Erf", graph.op("Div", wide, graph.constant(2**0.5)))
+    gate = graph.op("Mul", wide, graph.op("Add", error, graph.constant(1.0)))
+    active = graph.op("Mul", gate, graph.constant(0.5))
+    return graph.linear(active, *part.linear("mlp.fc2", part["layer_scale2.lambda1"]), f"{name}/fc2")
+
+
+def _swiglu(graph: Graph, hidden: str, part: _Part, name: str) -> str:
+    wide = graph.linear(hidden, *part.linear("mlp.weights_in"), f"{name}/fc1")
+    half = part["mlp.weights_in.weight"].shape[0] // 2
+    gate, value = graph.ops("Split", 2, wide, graph.constant(np.array([half] * 2, np.int64)), axis=1)
+    active = graph.op("Mul", graph.op("Mul", gate, graph.op("Sigmoid", gate)), value)
+    return graph.linear(active, *part.linear("mlp.weights_out", part["layer_scale2.lambda1"]), f"{name}/fc2")

@@ -1,0 +1,171 @@
+"""Histograms and curves as SVG, without a drawing library: for a page, or as files of their own."""
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[np.floating[Any]]
+
+WIDTH, HEIGHT = 360, 270
+LEFT, RIGHT, TOP, BOTTOM = 46, 348, 48, 226  # of the frame that values are drawn in
+_BARS = 32
+_HEAD = 18  # above a chart that is a file of its own
+
+CSS = """
+.chart { --c0: #0b6bcb; --c1: #b4510a; --cgood: #1e7d46; --cbad: #c81e3c;
+  font: 12px system-ui, sans-serif; max-width: 100%; height: auto; }
+.chart text { fill: var(--fg); } .chart .soft { fill: var(--soft); } .chart .head { font-weight: 600; font-size: 13px; }
+.chart .grid { stroke: var(--line); stroke-width: 1; fill: none; } .chart .frame { stroke: var(--soft); fill: none; }
+.chart path.curve { fill: none; stroke-width: 2; stroke-linejoin: round; }
+.chart .k0 { stroke: var(--c0); } .chart .k1 { stroke: var(--c1); stroke-dasharray: 6 3; }
+.chart .good { fill: var(--cgood); } .chart .bad { fill: var(--cbad); }
+.chart .cut { stroke: var(--fg); stroke-width: 1.5; stroke-dasharray: 5 4; }
+"""
+DARK = ".chart { --c0: #6cb2ff; --c1: #ff9d54; --cgood: #5ecb8a; --cbad: #ff6b81; }"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a chart."""
+
+    label: str
+    x: Values
+    y: Values
+    steps: bool = False
+    """Whether a value of y holds from the x before up to its own."""
+
+
+def histogram(title: str, good: Values, defective: Values, threshold: float | None = None) -> str:
+    """Scores of good images upwards and of defective ones downwards from one axis, in the same bins."""
+    values = np.concatenate([good, defective]).astype(float)
+    low, high = float(values.min()), float(values.max())
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    edges = np.linspace(low, high, _BARS + 1)
+    counts = [np.histogram(part, edges)[0] for part in (good, defective)]
+    most = max(1, int(max(count.max() for count in counts)))
+    middle, half = (TOP + BOTTOM) / 2, (BOTTOM - TOP) / 2
+    step = (RIGHT - LEFT) / _BARS
+    bars = []
+    for sign, name, count in ((-1, "good", counts[0]), (1, "bad", counts[1])):
+        for place in np.flatnonzero(count):
+            size = half * int(count[place]) / most
+            top = middle - size if sign < 0 else middle
+            bars.append(
+                f'<rect class="{name}" x="{LEFT + place * step + 0.5:.1f}" y="{top:.1f}" width="{step - 1:.1f}" '
+                f'height="{size:.1f}"></rect>'
+            )
+    marks = [_y_mark(middle - half, str(most)), _y_mark(middle, "0"), _y_mark(middle + half, str(most))]
+    marks += [_x_mark(LEFT + (RIGHT - LEFT) * (tick - low) / (high - low), text) for tick, text in ticks(low, high)]
+    if threshold is not None:
+        x = LEFT + (RIGHT - LEFT) * (threshold - low) / (high - low)
+        side, gap = ("end", -5) if x > (LEFT + RIGHT) / 2 else ("start", 5)
+        marks.append(f'<line class="cut" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{BOTTOM}"></line>')
+        text = f"best F1 at {threshold:.3f}"
+        marks.append(f'<text class="soft" x="{x + gap:.1f}" y="{TOP + 16}" text-anchor="{side}">{text}</text>')
+    axis = f'<line class="frame" x1="{LEFT}" x2="{RIGHT}" y1="{middle}" y2="{middle}"></line>'
+    legend = (
+        f'<rect class="good" x="{LEFT}" y="30" width="10" height="10"></rect>'
+        f'<text x="{LEFT + 15}" y="39">{len(good)} good</text>'
+        f'<rect class="bad" x="{LEFT + 150}" y="30" width="10" height="10"></rect>'
+        f'<text x="{LEFT + 165}" y="39">{len(defective)} defective</text>'
+    )
+    about = f"{title}: scores of {len(good)} good images above the axis, of {len(defective)} defective ones below"
+    return _chart(title, about, "image score", "images", [*bars, axis, *marks, legend])
+
+
+def curve_chart(title: str, curves: Sequence[Curve], x_title: str, y_title: str, right: float = 1.0) -> str:
+    """At most two curves over 0..``right``, with a legend above them."""
+    marks = []
+    for tick, text in ticks(0.0, right):
+        marks.append(_x_mark(LEFT + (RIGHT - LEFT) * tick / right, text))
+    for tick, text in ticks(0.0, 1.0):
+        marks.append(_y_mark(BOTTOM - (BOTTOM - TOP) * tick, text))
+    drawn = [_path(curve, place, right) for place, curve in enumerate(curves)]
+    legend = []
+    for place, curve in enumerate(curves):
+        x, y = LEFT + 150 * place, 39
+        legend.append(f'<path class="curve k{place}" d="M{x} {y - 4}h24"></path>')
+        legend.append(f'<text x="{x + 30}" y="{y}">{safe_text(curve.label)}</text>')
+    if not curves:
+        legend = [f'<text class="soft" x="{LEFT + 12}" y="{(TOP + BOTTOM) / 2}">undefined on these images</text>']
+    about = f"{title}: " + ("; ".join(curve.label for curve in curves) or "undefined on these images")
+    return _chart(title, about, x_title, y_title, [*marks, *drawn, *legend])
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[tuple[float, str]]:
+    """Round numbers from ``low`` to ``high``, at most ``most``, with their texts."""
+    span = high - low
+    size = 10.0 ** math.floor(math.log10(span / most))
+    step = next(size * factor for factor in (1, 2, 5, 10, 20) if span / (size * factor) <= most - 1)
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [(place * step, f"{place * step:.{digits}f}") for place in range(first, last + 1)]
+
+
+def standalone(chart: str, about: str) -> str:
+    """A chart as an SVG file, dark lines on white, with a line above its title that says what it is about."""
+    colors = "svg { --fg: #1c2024; --soft: #5b6570; --line: #e3e6ea; }"
+    size = f'width="{2 * WIDTH}" height="{2 * (HEIGHT + _HEAD)}"'
+    opened = chart.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" {size} ', 1)
+    opened = opened.replace(f'"0 0 {WIDTH} {HEIGHT}"', f'"0 {-_HEAD} {WIDTH} {HEIGHT + _HEAD}"', 1)
+    head, mark, rest = opened.partition(">")
+    return (
+        f'{head}{mark}<style>{colors}{CSS}</style><rect y="{-_HEAD}" width="100%" height="100%" fill="#fff"></rect>'
+        f'<text class="soft" x="{LEFT}" y="0">{safe_text(about)}</text>{rest}\n'
+    )
+
+
+def _chart(title: str, about: str, x_title: str, y_title: str, parts: Sequence[str]) -> str:
+    x_middle, y_middle = (LEFT + RIGHT) / 2, (TOP + BOTTOM) / 2
+    return (
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{safe_text(about)}">'
+        f'<text class="head" x="{LEFT}" y="20">{safe_text(title)}</text>'
+        f'<rect class="frame" x="{LEFT}" y="{TOP}" width="{RIGHT - LEFT}" height="{BOTTOM - TOP}"></rect>'
+        + "".join(parts)
+        + f'<text class="soft" x="{x_middle}" y="{HEIGHT - 8}" text-anchor="middle">{safe_text(x_title)}</text>'
+        f'<text class="soft" x="12" y="{y_middle}" text-anchor="middle" transform="rotate(-90 12 {y_middle})">'
+        f"{safe_text(y_title)}</text></svg>"
+    )
+
+
+def _path(curve: Curve, place: int, right: float) -> str:
+    inside = curve.x <= right
+    x, y = curve.x[inside], curve.y[inside]
+    if not inside.all():  # the curve goes on: draw it up to the frame
+        y = np.append(y, curve.y[len(x)] if curve.steps else np.interp(right, curve.x, curve.y))
+        x = np.append(x, right)
+    across = np.round(LEFT + (RIGHT - LEFT) * x / right, 1)
+    down = np.round(BOTTOM - (BOTTOM - TOP) * y, 1)
+    moved = np.append(True, (np.diff(across) != 0) | (np.diff(down) != 0))
+    across, down = across[moved], down[moved]
+    if not len(across):
+        return ""
+    to = "V{1:g}H{0:g}" if curve.steps else "L{0:g} {1:g}"
+    points = "".join(to.format(float(a), float(b)) for a, b in zip(across[1:], down[1:], strict=True))
+    return f'<path class="curve k{place}" d="M{across[0]:g} {down[0]:g}{points}"></path>'
+
+
+def _x_mark(x: float, text: str) -> str:
+    return (
+        f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{BOTTOM}" y2="{BOTTOM + 4}"></line>'
+        f'<text class="soft" x="{x:.1f}" y="{BOTTOM + 18}" text-anchor="middle">{text}</text>'
+    )
+
+
+def _y_mark(y: float, text: str) -> str:
+    return (
+        f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{y:.1f}" y2="{y:.1f}"></line>'
+        f'<text class="soft" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
+    )
+
+
+def safe_text(text: str) -> str:
+    """Safe in markup and in any encoding, with control characters replaced: names come from file systems."""
+    readable = "".join(one if one >= " " and one != "\x7f" else "\ufffd" for one in text)
+    return html.escape(readable.encode("utf-8", "replace").decode("utf-8"))

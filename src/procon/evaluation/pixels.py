@@ -1,0 +1,172 @@
+"""Maps and masks as the metrics read them: checked, image by image, as often as needed."""
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import zip_longest
+from typing import IO, Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import ndimage
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Maps = Iterable[ArrayLike]
+Masks = Iterable[ArrayLike | None]
+
+TOUCHING = np.ones((3, 3), int)  # diagonal neighbours belong to one region
+KEPT = 64 << 20  # bytes of packed masks held in memory; more go to a temporary file
+END = object()
+
+
+class Marked(NamedTuple):
+    """Where the mask of an image marks pixels: a box of the image, and the packed bits inside it in the file."""
+
+    rows: slice
+    columns: slice
+    start: int
+    length: int
+
+
+class Truth:
+    """The masks, read once and kept as bits; how many pixels and 8-connected regions they mark."""
+
+    def __init__(self, masks: Masks, file: IO[bytes]) -> None:
+        self._file = file
+        self._images: list[tuple[tuple[int, ...] | None, Marked | None]] = []
+        self.positives = self.regions = 0
+        for index, item in enumerate(masks):
+            mask = None if item is None else checked_mask(item, index)
+            self._images.append((None, None) if mask is None else (mask.shape, self._keep(mask)))
+
+    def _keep(self, mask: Bools) -> Marked | None:
+        rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+        if not len(rows):
+            return None
+        box = slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
+        self.positives += int(np.count_nonzero(mask[box]))
+        self.regions += ndimage.label(mask[box], TOUCHING)[1]
+        bits = np.packbits(mask[box]).tobytes()
+        start = self._file.tell()
+        self._file.write(bits)
+        return Marked(*box, start, len(bits))
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __iter__(self) -> Iterator[tuple[tuple[int, ...] | None, Bools | None]]:
+        """Shape of the mask, None where none was given, and bool [H, W], None where it marks nothing."""
+        for shape, marked in self._images:
+            if shape is None or marked is None:
+                yield shape, None
+                continue
+            self._file.seek(marked.start)
+            bits = np.frombuffer(self._file.read(marked.length), np.uint8)
+            mask = np.zeros(shape, bool)
+            box = mask[marked.rows, marked.columns]
+            box[:] = np.unpackbits(bits, count=box.size).reshape(box.shape)
+            yield shape, mask
+
+
+class Pixels:
+    """Maps and masks side by side."""
+
+    def __init__(self, maps: Iterable[Any], truth: Truth) -> None:
+        self._maps = maps
+        self.truth = truth
+
+    def __iter__(self) -> Iterator[tuple[Floats, Bools | None]]:
+        """Map [H, W], float32 or float64, and mask [H, W], None where nothing is marked."""
+        for index, (values, known) in enumerate(zip_longest(self._maps, self.truth, fillvalue=END)):
+            if values is END or known is END:
+                got = f"{index} maps" if values is END else f"at least {index + 1} maps"
+                raise ValueError(f"maps and masks must be of one length, got {got} and {len(self.truth)} masks")
+            shape, mask = cast(tuple[tuple[int, ...] | None, Bools | None], known)
+            checked = checked_map(values, index)
+            if shape is not None and shape != checked.shape:
+                raise ValueError(
+                    f"mask {index} must have the size of its map, got {shape} for a map of {checked.shape}: resize the "
+                    "mask with nearest neighbour, or the map to the size of the mask"
+                )
+            yield checked, mask
+
+
+class Spool:
+    """What a one-shot iterator gave, in a file, to be read as often as needed."""
+
+    def __init__(self, maps: Maps, file: IO[bytes]) -> None:
+        self._file = file
+        self._length = 0
+        for index, values in enumerate(maps):
+            np.lib.format.write_array(file, checked_map(values, index), allow_pickle=False)
+            self._length += 1
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        self._file.seek(0)
+        for _ in range(self._length):
+            yield np.lib.format.read_array(self._file, allow_pickle=False)
+
+
+@contextmanager
+def opened(maps: Maps, masks: Masks) -> Iterator[Pixels]:
+    """Pixels that can be passed over again; the temporary files behind them are gone at the end."""
+    with ExitStack() as stack:
+        truth = Truth(masks, stack.enter_context(tempfile.SpooledTemporaryFile(KEPT)))
+        one_shot = iter(maps) is maps
+        yield Pixels(Spool(maps, stack.enter_context(tempfile.TemporaryFile())) if one_shot else maps, truth)
+
+
+def checked_map(values: Any, index: int) -> Floats:
+    """[H, W] as float32 where that is exact, else as float64."""
+    array = np.asarray(values)
+    if array.ndim != 2 or array.size == 0:
+        raise ValueError(f"map {index} must be [H, W] with at least one pixel, got shape {array.shape}")
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"map {index} must hold real numbers, got {array.dtype}")
+    array = array.astype(np.float32 if np.can_cast(array.dtype, np.float32) else np.float64, copy=False)
+    if not (np.isfinite(array.min()) and np.isfinite(array.max())):
+        row, column = (int(place) for place in np.argwhere(~np.isfinite(array))[0])
+        raise ValueError(f"map {index} must be finite, got {array[row, column]} in row {row}, column {column}")
+    return array
+
+
+def checked_mask(mask: Any, index: int) -> Bools:
+    """[H, W], True where the mask is not 0; refused if it could mean something else."""
+    array = np.asarray(mask)
+    if array.ndim != 2:
+        raise ValueError(f"mask {index} must be [H, W], got shape {array.shape}")
+    marked = array.astype(bool, copy=False)
+    if array.dtype != bool and marked.any() and not (array[marked] == array.max()).all():
+        found = np.unique(array)
+        some = ", ".join(str(value) for value in found[:4]) + (", ..." if len(found) > 4 else "")
+        raise ValueError(
+            f"mask {index} must hold 0 and one other value (True, 1 or 255), got {some}: resize masks with nearest "
+            "neighbour, or say which values are defects with a comparison such as mask > 127"
+        )
+    return marked
+
+
+def checked_scores(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Bools]:
+    """Scores [N] and labels [N] as arrays."""
+    values, truth = np.asarray(scores), np.asarray(labels)
+    if values.ndim != 1 or values.shape != truth.shape or len(values) == 0:
+        raise ValueError(f"scores and labels must be [N] with N at least 1, got {values.shape} and {truth.shape}")
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"scores must be real numbers, got {values.dtype}")
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise ValueError(f"scores must be finite, got {values[bad[0]]} for image {bad[0]}")
+    bad = np.flatnonzero((truth != 0) & (truth != 1))
+    if len(bad):
+        raise ValueError(f"labels must be 0 (good) or 1 (defective), got {truth[bad[0]]} for image {bad[0]}")
+    return values, truth.astype(bool)
+
+
+def region_sizes(mask: Bools) -> Ints:
+    """For each marked pixel, in reading order, how many pixels its 8-connected region has [P]."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    box = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    labels = ndimage.label(box, TOUCHING)[0][box]
+    return np.bincount(labels)[labels]

@@ -1,0 +1,88 @@
+// Flagged parts that nobody has looked at, one after the other, with the keyboard.
+
+import { json } from "./api.js";
+import { $, plural } from "./draw.js";
+import { thumbnail } from "./inspect.js";
+import { current, onModel, onState } from "./state.js";
+import { clear, give, onFeedback, showVerdict, shown } from "./viewer.js";
+
+let queue = [];
+let position = 0;
+let seen = "";
+
+const open = () => location.hash === "#review";
+
+async function refresh() {
+  const model = current();
+  const key = model ? `${model.name} ${model.waiting} ${model.revision}` : "";
+  if (!open() || !model || key === seen) return;
+  seen = key;
+  try {
+    const found = (await json(`/v1/models/${model.name}/verdicts?waiting=true&limit=200`)).verdicts.reverse();
+    const last = queue[position]?.id;
+    queue = found.filter((verdict) => verdict.has_image);
+    const place = queue.findIndex((verdict) => verdict.id === last);
+    if (place >= 0) position = place;
+    draw();
+    const judged = shown()?.verdict?.label; // one that was just answered stays, so that its lesson can be seen
+    if (!shown() && queue.length) go(0);
+    else if (!queue.length && !judged) clear();
+  } catch { seen = ""; }
+}
+
+function draw() {
+  const total = queue.length;
+  $("#queue-count").textContent = total ? `${plural(total, "flagged part")} to look at` : "Nothing to review";
+  $("#queue").replaceChildren(...queue.map((verdict, index) => thumbnail(verdict, () => go(index))));
+  mark();
+}
+
+function mark() {
+  [...$("#queue").children].forEach((item, index) => {
+    const button = item.firstChild, here = queue[index].id === shown()?.id;
+    if (here) {
+      button.setAttribute("aria-current", "true");
+      button.scrollIntoView({ block: "nearest", inline: "nearest" });
+    } else button.removeAttribute("aria-current");
+  });
+}
+
+async function go(index) {
+  if (!queue.length) return;
+  position = Math.max(0, Math.min(queue.length - 1, index));
+  const loading = showVerdict(queue[position]);
+  await loading;
+  mark();
+}
+
+/** The place in the queue after the part on the stage, or where it was. */
+function next(step) {
+  const place = queue.findIndex((verdict) => verdict.id === shown()?.id);
+  go(place < 0 ? position : place + step);
+}
+
+export function start() {
+  $("#queue").setAttribute("data-empty", "Parts above the threshold wait here until somebody has looked at them.");
+  document.addEventListener("keydown", (event) => {
+    if (!open() || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest("input, select, textarea, dialog")) return;
+    const actions = {
+      j: () => next(1), ArrowRight: () => next(1), k: () => next(-1), ArrowLeft: () => next(-1),
+      g: () => give("good"), d: () => give("defect"),
+    };
+    const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    if (action) {
+      event.preventDefault();
+      action();
+    }
+  });
+  onFeedback((_part, label) => {
+    if (!open()) return;
+    queue = queue.filter((verdict) => verdict.id !== _part.id);
+    draw();
+    if (label === "defect" && queue.length) go(Math.min(position, queue.length - 1)); // a lesson is worth a look first
+  });
+  window.addEventListener("hashchange", () => { seen = ""; if (open()) { clear(); refresh(); } });
+  onModel(() => { seen = ""; queue = []; position = 0; });
+  onState(refresh);
+}

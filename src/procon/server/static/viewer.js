@@ -1,0 +1,302 @@
+// One part on the stage: photo, heat map, regions, the score, what a patch was compared with, and what people say.
+
+import { json, request, send, sendImage } from "./api.js";
+import { $, drawAxis, element, percent, plural, score, svg, toast } from "./draw.js";
+import { paint } from "./heat.js";
+import { current, onState } from "./state.js";
+
+const MAP_SIDE = 384;
+const GRID = 28; // steps of the keyboard cursor across a part
+
+let part = null; // { blob, url, name, id, answer, verdict }
+let cursor = null;
+let asked = 0; // the latest question wins
+let after = () => {};
+
+export const shown = () => part;
+
+/** Score a blob and show it. `keep` remembers the verdict; `id` names one that is remembered already. */
+export async function show(blob, name, { id = null, keep = true, verdict = null } = {}) {
+  const mine = ++asked;
+  reset();
+  part = { blob, name, id, url: URL.createObjectURL(blob), answer: null, verdict };
+  const photo = $("#photo");
+  photo.src = part.url;
+  photo.alt = name;
+  $("#invite").hidden = true;
+  busy("Looking");
+  try {
+    await photo.decode().then(place, () => {}); // a TIFF no browser shows: the answer has its size
+    if (!current()) throw new Error("there is no model yet");
+    const path = `/v1/models/${current().name}/predict?map_side=${MAP_SIDE}&keep=${keep}`;
+    const answer = await sendImage(path, blob, name, (seconds) => mine === asked && busy(`The queue is full, again in ${seconds} s`));
+    if (mine !== asked) return;
+    part.answer = answer;
+    part.id = answer.id ?? id;
+    busy("");
+    render();
+  } catch (error) {
+    if (mine !== asked) return;
+    busy("");
+    $("#verdict .word").textContent = "Not scored";
+    $("#verdict .facts").textContent = error.message;
+    toast(`${name}: ${error.message}`, { label: "Try again", run: () => show(blob, name, { id, keep, verdict }) });
+  }
+}
+
+/** Fetch a remembered part and show it. */
+export async function showVerdict(verdict) {
+  const mine = ++asked;
+  reset();
+  busy("Looking");
+  try {
+    const blob = await (await request(`/v1/verdicts/${verdict.id}/image`)).blob();
+    if (mine === asked) await show(blob, verdict.name, { id: verdict.id, keep: false, verdict });
+  } catch (error) {
+    busy("");
+    toast(error.message);
+  }
+}
+
+export function clear() {
+  asked++;
+  reset();
+  $("#invite").hidden = false;
+}
+
+export function busy(words) {
+  $("#busy").textContent = words;
+}
+
+function reset() {
+  if (part) URL.revokeObjectURL(part.url);
+  part = null;
+  cursor = null;
+  $("#frame").hidden = true;
+  $("#verdict").className = "verdict";
+  for (const selector of ["#verdict .word", "#verdict .facts", "#learned", "#axis-words"]) $(selector).textContent = "\u00a0";
+  $("#regions ol").replaceChildren();
+  $("#marks").replaceChildren();
+  $("#why-body").replaceChildren();
+  $("#why-words").textContent = "Click a place on the part to see the normal patches it was compared with.";
+  $("#was-good").disabled = $("#was-defect").disabled = true;
+  busy("");
+  drawAxis($("#axis"), current()?.threshold ?? null);
+}
+
+/** Put the frame where a photo of these proportions fits into the stage; nothing around it moves. */
+function place() {
+  if (!part) return;
+  const stage = $("#stage"), photo = $("#photo");
+  const width = part.answer?.width ?? photo.naturalWidth, height = part.answer?.height ?? photo.naturalHeight;
+  if (!width) return;
+  const scale = Math.min(stage.clientWidth / width, stage.clientHeight / height);
+  const frame = $("#frame");
+  frame.style.width = `${width * scale}px`;
+  frame.style.height = `${height * scale}px`;
+  frame.style.left = `${(stage.clientWidth - width * scale) / 2}px`;
+  frame.style.top = `${(stage.clientHeight - height * scale) / 2}px`;
+  frame.hidden = false;
+}
+
+function render() {
+  const { answer } = part, threshold = current()?.threshold;
+  place();
+  const box = $("#verdict");
+  const word = answer.is_anomalous === null ? "No threshold" : answer.is_anomalous ? "✕ Anomalous" : "✓ Good";
+  box.className = `verdict ${answer.is_anomalous === null ? "" : answer.is_anomalous ? "bad" : "good"}`;
+  box.querySelector(".word").textContent = word;
+  box.querySelector(".facts").textContent = `score ${score(answer.score)}` +
+    (answer.p_value === null ? "" : `, p = ${answer.p_value.toFixed(3)}`);
+  drawAxis($("#axis"), threshold ?? null, answer.score);
+  if (threshold) {
+    const above = threshold.good_scores.filter((one) => one >= answer.score).length;
+    $("#axis-words").textContent = `Of ${plural(threshold.good_scores.length, "good image")} behind this model, ${above} ` +
+      `${above === 1 ? "scores" : "score"} as high. About ${percent(threshold.promised_rate)} of good parts exceed the threshold.`;
+  }
+  const low = threshold?.typical ?? 0.4, high = answer.pixel_threshold ?? 0.8;
+  if (answer.map) paint($("#heat"), answer.map, low, high);
+  const marks = $("#marks");
+  marks.setAttribute("viewBox", `0 0 ${answer.width} ${answer.height}`);
+  marks.setAttribute("preserveAspectRatio", "none");
+  drawMarks();
+  $("#regions ol").replaceChildren(...answer.regions.map((region, index) => {
+    const [left, top, right, bottom] = region.box;
+    const words = `${index + 1}. ${right - left} × ${bottom - top} px at ${left}, ${top}; peak ${score(region.peak)}`;
+    return element("li", {}, element("button", { type: "button", textContent: words, onclick: () => explainPeak(region.box) }));
+  }));
+  if (!answer.regions.length) $("#regions ol").replaceChildren(element("li", { className: "hint", textContent: "none" }));
+  renderFeedback();
+}
+
+function drawMarks(patch = null) {
+  const marks = $("#marks");
+  marks.replaceChildren();
+  if (!part?.answer) return;
+  if ($("#outlines").checked) {
+    for (const { box: [left, top, right, bottom] } of part.answer.regions) {
+      marks.append(svg("rect", { class: "region", x: left, y: top, width: right - left, height: bottom - top }));
+    }
+  }
+  if (patch) {
+    const [left, top, right, bottom] = patch;
+    marks.append(svg("rect", { class: "patch", x: left, y: top, width: right - left, height: bottom - top }));
+  }
+  if (cursor) {
+    const { width, height } = part.answer, w = width / GRID, h = height / GRID;
+    marks.append(svg("rect", { class: "cursor", x: cursor[0] - w / 2, y: cursor[1] - h / 2, width: w, height: h }));
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------ why
+
+function explainPeak([left, top, right, bottom]) {
+  return explain((left + right) / 2, (top + bottom) / 2);
+}
+
+export async function explain(x, y) {
+  const mine = asked, place = part;
+  if (!place?.answer) return;
+  const limit = (value, most) => Math.max(0, Math.min(most - 1, Math.floor(value)));
+  const at = [limit(x, place.answer.width), limit(y, place.answer.height)];
+  $("#why-words").textContent = "Comparing";
+  try {
+    const found = await sendImage(`/v1/models/${current().name}/explain?xy=${at.join(",")}`, place.blob, place.name);
+    if (mine === asked) renderWhy(found);
+  } catch (error) {
+    $("#why-words").textContent = error.message;
+  }
+}
+
+function renderWhy(found) {
+  drawMarks(found.box);
+  const typical = found.typical === null ? "" : `; a typical good patch has ${score(found.typical)}`;
+  $("#why-words").textContent = `This patch has a score of ${score(found.score)}${typical}. ` +
+    "It was compared with the normal patches beside it; weight says how much each counts.";
+  const tiles = found.normal_patches.map((patch) => tile(patch.picture, patch.inner, [
+    `weight ${percent(patch.weight)}, distance ${score(patch.distance)}`, patch.image], patch.missing));
+  $("#why-body").replaceChildren(tile(found.picture, found.inner, ["this patch", `score ${score(found.score)}`]), ...tiles, layers(found));
+}
+
+function tile(picture, inner, [first, second], missing = null) {
+  const cut = element("div", { className: "cut" });
+  if (picture) {
+    const frame = element("span");
+    frame.style.left = `${100 * inner[0]}%`;
+    frame.style.top = `${100 * inner[1]}%`;
+    frame.style.width = `${100 * (inner[2] - inner[0])}%`;
+    frame.style.height = `${100 * (inner[3] - inner[1])}%`;
+    cut.append(element("img", { src: picture, alt: first }), frame);
+  } else {
+    cut.append(element("p", { className: "gone", textContent: missing }));
+  }
+  return element("div", { className: "tile" }, cut, element("p", { textContent: first }), element("p", { className: "soft", textContent: second }));
+}
+
+function layers(found) {
+  const most = Math.max(...found.layers.map((layer) => layer.residual), 1e-9);
+  const rows = found.layers.map((layer) => element("tr", {},
+    element("td", { textContent: layer.blocks.length > 1 ? "joined" : `block ${layer.blocks[0]}` }),
+    element("td", { className: "barcell" }, element("progress", { max: most, value: layer.residual })),
+    element("td", { textContent: score(layer.residual) })));
+  return element("div", { className: "layers" }, element("p", { className: "hint", textContent: "What each layer cannot explain" }),
+    element("table", {}, element("tbody", {}, ...rows)));
+}
+
+// ------------------------------------------------------------------------------------------------------- feedback
+
+export function onFeedback(callback) {
+  after = callback;
+}
+
+export async function give(label) {
+  const place = part;
+  if (!place?.id || $("#was-good").disabled) return;
+  $("#was-good").disabled = $("#was-defect").disabled = true;
+  try {
+    const said = await send(`/v1/verdicts/${place.id}/feedback`, "POST", { label });
+    if (place === part) {
+      place.verdict = { ...place.verdict, label, feedback: said.id, feedback_state: said.state, score_after: said.score_after };
+      renderFeedback();
+    }
+    after(place, label);
+  } catch (error) {
+    renderFeedback();
+    toast(error.message);
+  }
+}
+
+function renderFeedback() {
+  const verdict = part?.verdict, state = verdict?.feedback_state, note = $("#learned");
+  $("#was-good").disabled = !part?.id || state === "pending" || state === "learned";
+  $("#was-defect").disabled = !part?.id || state === "pending" || state === "learned" || state === "noted";
+  if (!state) note.textContent = "\u00a0";
+  else if (state === "noted") note.textContent = "Noted as a defect. The model stays as it is.";
+  else if (state === "pending") note.textContent = "Kept. The model is learning it…";
+  else if (state === "failed") note.textContent = `Kept, but not learned: ${verdict.feedback_reason}`;
+  else {
+    const now = verdict.score_after, limit = current()?.threshold?.score;
+    note.textContent = "Learned." + (now === null || now === undefined ? "" :
+      ` The score was ${score(verdict.score ?? part.answer.score)} and is ${score(now)} now` +
+      (limit === undefined ? "." : now > limit ? ", still above the threshold." : ", below the threshold."));
+  }
+}
+
+/** While something is being learned, look what became of it; then show the part as the model sees it now. */
+async function followFeedback() {
+  const place = part;
+  if (place?.verdict?.feedback_state !== "pending") return;
+  try {
+    const verdict = await json(`/v1/verdicts/${place.id}`);
+    if (place !== part || verdict.feedback_state === "pending") return;
+    place.verdict = verdict;
+    if (verdict.feedback_state === "learned") {
+      const path = `/v1/models/${current().name}/predict?map_side=${MAP_SIDE}&keep=false`;
+      const answer = await sendImage(path, place.blob, place.name);
+      if (place !== part) return;
+      place.answer = answer;
+      render();
+    } else {
+      renderFeedback();
+    }
+  } catch { /* the next change of state tries again */ }
+}
+
+// ---------------------------------------------------------------------------------------------------------- start
+
+export function start() {
+  $("#opacity").addEventListener("input", () => {
+    $("#heat").style.opacity = $("#opacity").value / 100;
+    $("#opacity-value").textContent = `${$("#opacity").value} %`;
+  });
+  $("#heat").style.opacity = $("#opacity").value / 100;
+  $("#outlines").addEventListener("change", () => drawMarks());
+  $("#frame").addEventListener("click", (event) => {
+    if (!part?.answer) return;
+    const frame = $("#frame").getBoundingClientRect();
+    explain(((event.clientX - frame.left) / frame.width) * part.answer.width,
+      ((event.clientY - frame.top) / frame.height) * part.answer.height);
+  });
+  $("#stage").addEventListener("keydown", (event) => {
+    const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+    if (!part?.answer || event.target !== $("#stage")) return;
+    const { width, height } = part.answer;
+    if (event.key in steps) {
+      const [dx, dy] = steps[event.key];
+      cursor ??= [width / 2, height / 2];
+      cursor = [Math.min(Math.max(cursor[0] + (dx * width) / GRID, 0), width - 1), Math.min(Math.max(cursor[1] + (dy * height) / GRID, 0), height - 1)];
+      drawMarks();
+    } else if (event.key === "Enter" && cursor) {
+      explain(...cursor);
+    } else return;
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  $("#was-good").addEventListener("click", () => give("good"));
+  $("#was-defect").addEventListener("click", () => give("defect"));
+  new ResizeObserver(() => {
+    place();
+    drawAxis($("#axis"), current()?.threshold ?? null, part?.answer?.score ?? null);
+  }).observe($("#stage"));
+  onState(followFeedback);
+}

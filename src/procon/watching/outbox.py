@@ -1,0 +1,123 @@
+"""Results that have not reached their receivers yet, on disk: written with the image, removed when all have them."""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+from procon.errors import ConfigError
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS events (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT UNIQUE NOT NULL,
+    body TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS deliveries (
+    event INTEGER NOT NULL REFERENCES events (number),
+    sink TEXT NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    due REAL NOT NULL DEFAULT 0,
+    error TEXT,
+    PRIMARY KEY (sink, event)
+);
+CREATE TABLE IF NOT EXISTS seen (path TEXT NOT NULL, size INTEGER, mtime INTEGER, PRIMARY KEY (path, size, mtime));
+"""
+
+Key = tuple[str, int, int]
+"""Path, size and modification time (nanoseconds) of an image that was scored."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An event that a receiver does not have yet."""
+
+    number: int
+    body: Mapping[str, Any]
+    attempts: int
+    due: float
+    """Seconds since the epoch before which it is not tried again."""
+
+
+class Outbox:
+    """An SQLite file (write-ahead log, synchronous) that any thread of one process may use."""
+
+    def __init__(self, path: Path) -> None:
+        self.is_new = not path.exists()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = RLock()
+        try:
+            self._base = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=1)
+            self._base.execute("PRAGMA journal_mode = WAL")
+            self._base.execute("PRAGMA synchronous = FULL")  # a result survives a power cut
+            # One watcher per file: two would deliver everything twice.
+            self._base.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._base.executescript(_TABLES)
+            self._base.execute("BEGIN IMMEDIATE")
+            self._base.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise ConfigError(f"{path}: cannot be used as an outbox ({error}); is another watcher using it?") from None
+        except sqlite3.DatabaseError as error:
+            raise ConfigError(f"{path}: is no outbox ({error}); name another file with --outbox") from None
+
+    def add(self, body: Mapping[str, Any], sinks: Sequence[str], key: Key | None = None) -> None:
+        """Store an event for ``sinks`` and that its image is done, both or neither. An id that is known is left."""
+        with self._lock, self._base:
+            self._base.execute("BEGIN IMMEDIATE")
+            found = self._base.execute(
+                "INSERT OR IGNORE INTO events (id, body) VALUES (?, ?)", (str(body["id"]), json.dumps(body))
+            )
+            if found.rowcount:
+                rows = [(found.lastrowid, sink) for sink in sinks]
+                self._base.executemany("INSERT INTO deliveries (event, sink) VALUES (?, ?)", rows)
+            if key is not None:
+                self._base.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", key)
+
+    def remember(self, keys: Iterable[Key]) -> None:
+        """Images that are done without an event."""
+        with self._lock, self._base:
+            self._base.execute("BEGIN IMMEDIATE")
+            self._base.executemany("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", keys)
+
+    def knows(self, key: Key) -> bool:
+        """Whether this image is done."""
+        with self._lock:
+            query = "SELECT 1 FROM seen WHERE path = ? AND size = ? AND mtime = ?"
+            return self._base.execute(query, key).fetchone() is not None
+
+    def next(self, sink: str) -> Pending | None:
+        """The oldest event that ``sink`` does not have: events go out in the order they came in."""
+        query = (
+            "SELECT event, body, attempts, due FROM deliveries JOIN events ON number = event "
+            "WHERE sink = ? ORDER BY event LIMIT 1"
+        )
+        with self._lock:
+            row = self._base.execute(query, (sink,)).fetchone()
+        return None if row is None else Pending(row[0], json.loads(row[1]), row[2], row[3])
+
+    def delivered(self, sink: str, number: int) -> None:
+        """``sink`` has it; once all have, the event is removed."""
+        with self._lock, self._base:
+            self._base.execute("BEGIN IMMEDIATE")
+            self._base.execute("DELETE FROM deliveries WHERE sink = ? AND event = ?", (sink, number))
+            query = "DELETE FROM events WHERE number = ? AND number NOT IN (SELECT event FROM deliveries)"
+            self._base.execute(query, (number,))
+
+    def failed(self, sink: str, number: int, due: float, error: str) -> None:
+        """``sink`` did not take it; it is tried again when it is ``due``."""
+        query = "UPDATE deliveries SET attempts = attempts + 1, due = ?, error = ? WHERE sink = ? AND event = ?"
+        with self._lock:
+            self._base.execute(query, (due, error, sink, number))
+
+    def pending(self) -> dict[str, int]:
+        """How many events each sink does not have yet."""
+        with self._lock:
+            return dict(self._base.execute("SELECT sink, COUNT(*) FROM deliveries GROUP BY sink").fetchall())
+
+    def close(self) -> None:
+        """Close the file; nothing is lost by not doing so."""
+        with self._lock:
+            self._base.close()

@@ -1,0 +1,150 @@
+"""What a run over a folder leaves behind: summary, drift, regions as COCO, and a page that counts right."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from procon import Detector
+from procon.drift import measure_drift
+from procon.evidence import color_scale, painted
+from procon.gallery import Mark, make_card, write_gallery
+from procon.inspection import find_images, inspect
+from procon.regions import region_mask
+from tests.conftest import Run, part_pixels, tiny_config
+
+
+@pytest.fixture(scope="module")
+def line(tiny_backbone: Path) -> Detector:
+    """A detector with enough calibration images to speak of drift."""
+    config = tiny_config(tiny_backbone, false_alarm_rate=0.05, coreset_ratio=0.1)
+    return Detector(config, device="cpu").fit([part_pixels(seed) for seed in range(24)])
+
+
+def write_parts(folder: Path, seeds: range, bad: int = 0, gain: float = 1.0) -> Path:
+    folder.mkdir(parents=True)
+    for number, seed in enumerate(seeds):
+        pixels = part_pixels(seed, defect=number < bad).astype(float) * gain
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{seed}.png")
+    return folder
+
+
+def test_a_summary_has_the_counts_and_the_drift(line: Detector, tmp_path: Path) -> None:
+    folder = write_parts(tmp_path / "new", range(100, 126), bad=4)
+    (folder / "broken.png").write_bytes(b"nothing")
+    outcome = inspect(line, find_images([folder]), tmp_path / "out")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["images"] == 27 and summary["unreadable"] == 1
+    assert summary["anomalous"] == outcome.anomalous >= 4
+    assert summary["calibration"] == "leave-one-out" and summary["promised_rate"] == pytest.approx(0.05)
+    assert outcome.drift is not None
+    assert summary["drift"] == json.loads(json.dumps(outcome.drift.to_dict()))
+    assert outcome.drift.left_out == outcome.anomalous
+    assert outcome.drift.drifted is False
+    with (tmp_path / "out" / "summary.csv").open() as stream:
+        (row,) = csv.DictReader(stream)
+    assert row["images"] == "27" and row["drift_test"] == "Mann-Whitney U, two-sided"
+    assert float(row["drift_p_value"]) == outcome.drift.p_value
+    assert "drift: none found" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_a_lamp_that_fades_is_drift_and_defects_are_not(line: Detector, tmp_path: Path, run: Run) -> None:
+    model = line.save(tmp_path / "part.procon")
+    dim = write_parts(tmp_path / "dim", range(100, 130), gain=0.93)
+    code, out, err = run("predict", model, dim, "-o", tmp_path / "out")
+    assert code == 0, err
+    assert "DRIFT: new images have left the calibration" in out
+    assert "<p class=warning>DRIFT: new images" in (tmp_path / "out" / "index.html").read_text()
+    bad = write_parts(tmp_path / "bad", range(200, 230), bad=9)
+    code, out, err = run("predict", model, bad, "--json")
+    assert code == 0 and len(out.splitlines()) == 30  # JSON lines and nothing else
+    assert "drift: none found" in err
+
+
+def test_few_images_say_so(line: Detector, tmp_path: Path, run: Run) -> None:
+    few = write_parts(tmp_path / "few", range(100, 103))
+    out = run("predict", line.save(tmp_path / "part.procon"), few)[1]
+    assert "drift: too few to tell, 3 new parts called good where 20 are needed" in out
+
+
+def test_a_model_without_calibration_speaks_of_no_drift(tiny_backbone: Path, tmp_path: Path) -> None:
+    detector = Detector(tiny_config(tiny_backbone), device="cpu").fit(part_pixels(0))
+    outcome = inspect(detector, find_images([write_parts(tmp_path / "new", range(3))]), tmp_path / "out")
+    assert outcome.drift is None
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["drift"] is None
+
+
+# --------------------------------------------------------------------------------------------------------------- COCO
+
+
+def test_regions_are_coco_annotations(line: Detector, tmp_path: Path, run: Run) -> None:
+    folder = write_parts(tmp_path / "new", range(100, 104), bad=2)
+    code, _, err = run("predict", line.save(tmp_path / "a.procon"), folder, "--coco", tmp_path / "x" / "regions.json")
+    assert code == 0, err
+    document = json.loads((tmp_path / "x" / "regions.json").read_text())
+    assert document["categories"] == [{"id": 1, "name": "anomaly"}]
+    assert [image["file_name"] for image in document["images"]] == ["100.png", "101.png", "102.png", "103.png"]
+    assert all((image["width"], image["height"]) == (80, 96) for image in document["images"])
+    assert [one["id"] for one in document["annotations"]] == list(range(1, len(document["annotations"]) + 1))
+    predictions = line.predict(folder)
+    expected = [(number + 1, region) for number, one in enumerate(predictions) for region in one.regions]
+    assert {number for number, _ in expected} >= {1, 2}
+    for annotation, (number, region) in zip(document["annotations"], expected, strict=True):
+        left, top, right, bottom = region.box
+        assert annotation["image_id"] == number
+        assert annotation["bbox"] == [left, top, right - left, bottom - top]
+        assert annotation["area"] == region.area == sum(annotation["segmentation"]["counts"][1::2])
+        assert annotation["segmentation"]["size"] == [96, 80]
+        assert annotation["score"] == region.peak
+
+
+def test_pycocotools_reads_the_masks(line: Detector) -> None:
+    mask_tools = pytest.importorskip("pycocotools.mask")
+    from procon.regions import encode_rle
+
+    prediction = line.predict(part_pixels(100, defect=True))
+    mask = region_mask(prediction.heatmap, prediction.regions[0])
+    packed = mask_tools.frPyObjects(encode_rle(mask), *mask.shape)
+    assert np.array_equal(mask_tools.decode(packed).astype(bool), mask)
+
+
+# --------------------------------------------------------------------------- parts flagged without a pixel above
+
+
+def test_a_flagged_part_always_has_a_region(line: Detector) -> None:
+    known = line.calibration
+    assert known is not None
+    strict = Detector(line.config, device="cpu")
+    strict._extractor, strict.memory = line.extractor, line.memory
+    strict.calibration = replace(known, peaks=tuple(peak + 10 for peak in known.peaks))  # no pixel gets there
+    prediction = strict.predict(part_pixels(300, defect=True))
+    assert prediction.is_anomalous and prediction.pixel_threshold is not None
+    (region,) = prediction.regions
+    assert (
+        region.level == pytest.approx((known.typical + region.peak) / 2, rel=1e-6)
+        and region.level < prediction.pixel_threshold
+    )
+    assert region.peak == prediction.heatmap.max()
+    assert prediction.to_dict()["regions"][0]["level"] == region.level
+    drawn = painted(part_pixels(300, defect=True), prediction, color_scale(strict))
+    outline = (drawn == 255).all(axis=2)
+    assert outline.any() and not (outline & ~region_mask(prediction.heatmap, region)).any()
+    assert strict.predict(part_pixels(300)).regions == ()
+
+
+# --------------------------------------------------------------------------------------------------------------- page
+
+
+def test_the_page_counts_all_images_and_shows_the_strongest(line: Detector, tmp_path: Path) -> None:
+    prediction = line.predict(part_pixels(100, defect=True))
+    card = make_card("worst.png", prediction, part_pixels(100, defect=True), color_scale(line))
+    marks = [Mark(f"{number}.png", number / 1000, number > 900) for number in range(1000)]
+    write_gallery(tmp_path / "a.html", "title", [card], marks, 0.9, [], measure_drift([], []))
+    page = (tmp_path / "a.html").read_text()
+    assert "1000 images, 99 called anomalous; the 1 with the highest scores are shown" in page
+    assert page.count("<line ") <= 1000 + 2
+    assert "drift: too few to tell" in page

@@ -1,0 +1,141 @@
+"""The queue and the thread behind it, without HTTP."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from procon.server.refusal import Redactor, Refusal
+from procon.server.scheduler import Queue, Work, Worker
+from procon.server.settings import is_loopback
+from procon.server.uploads import clean_name
+
+
+class Held:
+    """A worker whose device is busy until it is let go, and what it was then given, group by group."""
+
+    def __init__(self, batch: int, queue: Queue) -> None:
+        self.worker = Worker(batch, 0.001, queue)
+        self.groups: list[list[Any]] = []
+        self._go = threading.Event()
+        self.worker.start()
+        self.worker.submit(Work(object(), None, lambda _: [self._go.wait(10)]))
+
+    def submit(self, key: object, item: Any) -> "Future[Any]":
+        def run(items: Sequence[Any]) -> list[Any]:
+            self.groups.append(list(items))
+            if "bad" in items:
+                raise ValueError("bad")
+            return [f"{key} {item}" for item in items]
+
+        return self.worker.submit(Work(key, item, run))
+
+    def release(self) -> None:
+        self._go.set()
+        self.worker.stop()
+
+
+def test_on_a_cpu_images_pass_one_by_one_in_order() -> None:
+    held = Held(1, Queue(10, 100))
+    futures = [held.submit("m", number) for number in range(4)]
+    held.release()
+    assert held.groups == [[0], [1], [2], [3]]
+    assert [future.result() for future in futures] == ["m 0", "m 1", "m 2", "m 3"]
+
+
+def test_on_a_gpu_those_of_one_model_pass_together() -> None:
+    held = Held(3, Queue(10, 100))
+    futures = [held.submit(model, number) for number, model in enumerate("aabaaa")]
+    held.release()
+    assert held.groups == [[0, 1, 3], [2], [4, 5]]
+    assert [future.result() for future in futures] == ["a 0", "a 1", "b 2", "a 3", "a 4", "a 5"]
+
+
+def test_a_failure_reaches_those_it_belongs_to_and_the_thread_goes_on() -> None:
+    held = Held(1, Queue(10, 100))
+    futures = [held.submit("m", item) for item in ("bad", "fine")]
+    held.release()
+    with pytest.raises(ValueError, match="bad"):
+        futures[0].result()
+    assert futures[1].result() == "m fine"
+
+
+def test_cancelled_work_is_never_done() -> None:
+    held = Held(4, Queue(10, 100))
+    futures = [held.submit("m", number) for number in range(3)]
+    assert futures[1].cancel()
+    held.release()
+    assert held.groups == [[0, 2]]
+
+
+def test_a_stopped_worker_finishes_what_waits_and_takes_no_more() -> None:
+    held = Held(1, Queue(10, 100))
+    future = held.submit("m", 1)
+    held.release()
+    assert future.result() == "m 1" and not held.worker.alive
+    with pytest.raises(Refusal, match="the server is stopping"):
+        held.submit("m", 2)
+
+
+@given(st.lists(st.integers(0, 60), max_size=30), st.integers(1, 8))
+def test_the_queue_never_holds_more_than_its_limits(sizes: list[int], limit: int) -> None:
+    queue, taken = Queue(limit, 100), 0
+    held: list[Any] = []
+    for size in sizes:
+        context = queue.ticket()
+        try:
+            ticket = context.__enter__()
+        except Refusal as refusal:
+            assert (
+                refusal.status_code == 503 and refusal.headers is not None and int(refusal.headers["retry-after"]) >= 1
+            )
+            assert len(held) == limit
+            continue
+        try:
+            ticket.claim(size)
+            taken += size
+        except Refusal:
+            assert taken + size > 100
+        held.append(context)
+        assert queue.images == len(held) <= limit and taken <= max(100, size)
+    for context in held:
+        context.__exit__(None, None, None)
+    assert queue.images == 0
+    with queue.ticket() as ticket:
+        ticket.claim(1000)  # alone
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/srv/models/a.procon: is truncated", "a.procon: is truncated"),
+        ("found (/etc/x.png) and 'C:\\data\\y.png'", "found (x.png) and 'y.png'"),
+        ("no path: 3/4 of it, and/or more", "no path: 3/4 of it, and/or more"),
+        ("/a folder/with blanks/b.png: gone", "b.png: gone"),
+    ],
+)
+def test_messages_lose_their_folders(text: str, expected: str) -> None:
+    from pathlib import Path
+
+    assert Redactor([Path("/a folder/with blanks")])(text) == expected
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
+def test_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "factory", "localhost.evil.example", ""])
+def test_not_loopback(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@given(st.text(max_size=200))
+def test_a_cleaned_name_is_one_harmless_name(name: str) -> None:
+    cleaned = clean_name(name)
+    assert 1 <= len(cleaned) <= 80
+    assert not set(cleaned) & set("/\\\0\n\r\"'<>:|?*")
