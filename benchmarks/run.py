@@ -16,13 +16,14 @@ HERE = Path(__file__).parent
 
 def main() -> int:
     data, weights = os.environ.get("PROCON_REAL_DATA"), os.environ.get("PROCON_REAL_WEIGHTS")
-    commands = [["benchmarks/cpu.py"], ["benchmarks/memory.py"]]
+    commands = [["benchmarks/cpu.py"], ["benchmarks/memory.py"], ["benchmarks/metrics.py"]]
     if data and weights:
         real = ["--data", str(Path(data) / "mpdd"), "--weights", weights]
-        everything = ["--categories", "metal_plate", "bracket_white", "bracket_brown", "bracket_black"]
         commands += [["benchmarks/compression.py", *real]]
         commands += [["benchmarks/living_memory.py", *real], ["benchmarks/line.py", *real], ["docs/generate_line.py"]]
-        commands += [["benchmarks/mpdd.py", *real, *everything, "--readouts", "soft", "hard"]]
+        commands += [["benchmarks/mpdd.py", *real], ["benchmarks/reproduce.py", *real]]
+        suspects = [str(Path(data) / "mpdd" / name) for name in ("metal_plate", "bracket_white")]
+        commands += [["benchmarks/suspects.py", "--weights", weights, *suspects]]
     if torch.cuda.is_available():
         category = (
             ["--category", str(Path(data) / "mpdd" / "metal_plate"), "--weights", weights] if data and weights else []

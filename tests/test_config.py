@@ -68,7 +68,7 @@ BAD: dict[str, list[Any]] = {
     "normalization": ["zscore", None, True],
     "top_ratio": [0, -0.005, 1.5, NAN, None, "0.005", True],
     "blur_sigma": [-1, 100.5, NAN, INF, None, "4", True],
-    "false_alarm_rate": [0, 1, -0.01, 1.0, NAN, None, "1%", True],
+    "false_alarm_rate": [0, 5e-324, 1, -0.01, 1.0, NAN, None, "1%", True],
     "precision": ["fp16", "FP32", None, 32],
 }
 

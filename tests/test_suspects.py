@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -68,6 +68,7 @@ def test_few_images_are_refused(tiny_backbone: Path) -> None:
         fit(tiny_backbone, set(), 3).suspects()
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1, width=32), min_size=4, max_size=40), st.data())
 def test_the_spread_is_that_of_the_lower_half(scores: list[float], data: st.DataObject) -> None:
     trusted = [True] * len(scores)

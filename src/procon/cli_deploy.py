@@ -36,8 +36,9 @@ def export(
         Path | None, typer.Option(help="Labelled folder: report the metrics of both models on it.")
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option(help="Largest difference allowed, as a share of the median score.")
+        float | None, typer.Option(help="Largest difference of a score allowed, as a share of the median score.")
     ] = None,
+    map_tolerance: Annotated[float | None, typer.Option(help="The same for a pixel of a map.")] = None,
     weights: Annotated[str | None, _WEIGHTS] = None,
     training: Annotated[Path | None, _TRAINING] = None,
 ) -> None:
@@ -63,6 +64,7 @@ def export(
             images=images,
             samples=samples,
             tolerance=tolerance,
+            map_tolerance=map_tolerance,
             say=lambda text: console_.print(text, highlight=False),
             progress=report,
         )
@@ -74,8 +76,9 @@ def _show(done: "Exported", model: Path) -> None:
 
     found = done.difference
     typer.echo(
-        f"largest difference on {done.entries['check']['images']}: score {found.score:.2g}, map {found.map:.2g}; "
-        f"that is {found.share:.3%} of the median score {found.scale:.4f}, {done.tolerance:.3%} allowed"
+        f"largest difference on {done.entries['check']['images']}, as a share of the median score {found.scale:.4f}: "
+        f"scores {found.score_share:.2g} ({done.tolerance[0]:g} allowed), maps {found.map_share:.2g} "
+        f"({done.tolerance[1]:g} allowed)"
     )
     if found.verdicts is not None:
         typer.echo(

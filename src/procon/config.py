@@ -125,14 +125,12 @@ class Config:
             value = getattr(self, name)
             if not (_is_number(value) and 0 < value <= 1):
                 self._refuse(name, "a number above 0 and at most 1")
-        if not (_is_number(self.false_alarm_rate) and 0 < self.false_alarm_rate < 1):
-            self._refuse("false_alarm_rate", "a number above 0 and below 1")
+        if not (_is_number(self.false_alarm_rate) and 1e-6 <= self.false_alarm_rate < 1):
+            self._refuse("false_alarm_rate", "a number of at least 0.000001 and below 1")
         for name in ("seed", "bank_seed"):
             value = getattr(self, name)
-            if not (_is_int(value) and value >= 0):
-                self._refuse(name, "an integer of at least 0")
-        if self.bank_seed > 2**31:
-            self._refuse("bank_seed", "an integer of at most 2147483648")
+            if not (_is_int(value) and 0 <= value <= 2**31):
+                self._refuse(name, "an integer from 0 to 2147483648")
         if self.tau is not None and not (_is_number(self.tau) and 0 < self.tau < math.inf):
             self._refuse("tau", "None or a number above 0")
         if not (_is_number(self.blur_sigma) and 0 <= self.blur_sigma <= 100):

@@ -75,7 +75,7 @@ def fit_bytes(patches: int, dims: list[int], anchors: int, config: Config) -> in
     """Memory that a fit adds at its highest, in bytes: all features or a piece of them, k-center, and the anchors."""
     features = 4 * patches * sum(dims)
     held = features if features <= IN_RAM_BYTES else 3 * 4 * 65_536 * max(dims)
-    # k-center holds its points as fp32, a few numbers of 8 bytes for each and one for each bank, and blocks of distances
+    # k-center holds its points as fp32, a few numbers of 8 bytes for each, one more for each bank, and blocks
     selection = patches * (4 * min(config.selection_dim, max(dims)) + 8 * (5 + config.banks)) + 2**28
     return held + selection + 4 * config.banks * anchors * sum(dims)
 

@@ -107,7 +107,8 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     metadata = read_metadata(path)
     try:
         with safe_open(path, "pt") as reader:
-            tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118 - not a dict
+            # Copies: what the reader gives lies in the file, and whoever overwrites that in place would kill us.
+            tensors = {name: reader.get_tensor(name).clone() for name in reader.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError) as error:
         raise ModelFileError(f"{path}: is corrupted ({error}); copy it again or fit again") from None
     if _tensors_sha256(tensors) != metadata.get("tensors_sha256"):

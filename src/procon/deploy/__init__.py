@@ -1,8 +1,20 @@
 """A fitted detector for machines without torch: export it once, load the folder anywhere.
 
-Only :mod:`procon.deploy.export` needs torch. What is imported here needs numpy, Pillow and onnxruntime or openvino.
+Only :mod:`procon.deploy.export` needs torch. What is named here needs numpy, Pillow and onnxruntime or openvino, and is
+imported when it is first asked for: the command line reads the names of runtimes and precisions before it does any work.
 """
 
-from procon.deploy.runtime import Runtime, Scorer, describe_any, load_any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from procon.deploy.runtime import Runtime, Scorer, describe_any, load_any
 
 __all__ = ["Runtime", "Scorer", "describe_any", "load_any"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from procon.deploy import runtime
+
+        return getattr(runtime, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

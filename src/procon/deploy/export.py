@@ -47,7 +47,8 @@ class Exported:
 
     folder: Path
     difference: Difference
-    tolerance: float
+    tolerance: tuple[float, ...]
+    """Largest difference of scores and of maps that was allowed, as shares of the median score."""
     bytes: int
     """Size of the model on disk."""
     memory_bytes: int | None
@@ -92,6 +93,7 @@ def export(
     images: Sequence[ImageLike] | None = None,
     samples: Sequence[Sample] | None = None,
     tolerance: float | None = None,
+    map_tolerance: float | None = None,
     measure_memory: bool = True,
     say: Say | None = None,
     progress: Progress | None = None,
@@ -99,16 +101,17 @@ def export(
     """Write ``detector`` for ``runtime`` to ``folder``, after comparing both models on ``images``.
 
     ``images`` default to training images that are still there, else rendered parts. A difference of more than
-    ``tolerance`` (a share of the median score; the default depends on the precision) leaves no folder and raises
+    ``tolerance`` in a score or ``map_tolerance`` in a map (shares of the median score) leaves no folder and raises
     :class:`ModelFileError`. int8 takes its ranges from the same images, which must then be real. With labelled
     ``samples`` the metrics of both models are reported too.
     """
     folder, say = Path(folder), say or _silent
     check_exportable(detector, runtime, precision)
     _check_target(folder)
-    limit = TOLERANCE[precision] if tolerance is None else tolerance
-    if not limit > 0:
-        raise ConfigError(f"tolerance must be a number above 0, got {tolerance!r}")
+    given = zip((tolerance, map_tolerance), TOLERANCE[precision], strict=True)
+    limits = tuple(usual if own is None else own for own, usual in given)
+    if not min(limits) > 0:
+        raise ConfigError(f"tolerances must be numbers above 0, got {min(limits)!r}")
     chosen = check_images(detector, images)
     if precision == "int8" and not chosen.real:
         raise ConfigError(
@@ -131,8 +134,8 @@ def export(
         say(f"comparing both models on {chosen.origin}")
         score = _scorer(work / files[0], runtime)
         difference = compare(detector, score, pixels)
-        _refuse_difference(difference, limit, folder, precision)
-        entries = _entries(detector, runtime, precision, chosen, difference, limit)
+        _refuse_difference(difference, limits, folder, precision)
+        entries = _entries(detector, runtime, precision, chosen, difference, limits)
         size = sum((work / file).stat().st_size for file in files)
         entries |= {"model": files[0], "size": {"disk_bytes": size, "constants_bytes": constants}}
         cost = None if samples is None else measure_cost(detector, score, samples, progress)
@@ -144,7 +147,7 @@ def export(
             entries["size"]["peak_memory_bytes"] = memory
             write_manifest(work, entries, files)
         _put(work, folder)
-    return Exported(folder, difference, limit, size, memory, cost, entries)
+    return Exported(folder, difference, limits, size, memory, cost, entries)
 
 
 def _scorer(model: Path, runtime: str) -> Score:
@@ -176,18 +179,19 @@ def _write_model(
     return ["model.xml", "model.bin"], graph.constant_bytes
 
 
-def _refuse_difference(found: Difference, limit: float, folder: Path, precision: str) -> None:
-    if not found.share <= limit:  # NaN is refused too
+def _refuse_difference(found: Difference, limits: tuple[float, ...], folder: Path, precision: str) -> None:
+    if not (found.score_share <= limits[0] and found.map_share <= limits[1]):  # NaN is refused too
         remedy = "try fp32" if precision != "fp32" else "report it, with the model"
         raise ModelFileError(
             f"{folder}: was not written: on {found.images} images the {precision} model differs from the original by "
-            f"up to {found.score:.2g} in the score and {found.map:.2g} in the map, {found.share:.2%} of the median "
-            f"score {found.scale:.4f}, and at most {limit:.2%} is allowed; {remedy}, or allow more with --tolerance"
+            f"up to {found.score_share:.2%} of the median score in a score ({limits[0]:.2%} allowed) and "
+            f"{found.map_share:.2%} in a map ({limits[1]:.2%} allowed); {remedy}, or allow more with --tolerance and "
+            "--map-tolerance"
         )
 
 
 def _entries(
-    detector: Detector, runtime: str, precision: str, images: Images, difference: Difference, limit: float
+    detector: Detector, runtime: str, precision: str, images: Images, difference: Difference, limits: tuple[float, ...]
 ) -> dict[str, Any]:
     from procon.demo import describe
 
@@ -230,7 +234,7 @@ def _entries(
         "facts": facts,
         "check": {
             "images": images.origin,
-            "tolerance": limit,
+            "tolerance": {"score": limits[0], "map": limits[1]},
             "tolerance_is": "share of the median score of the images",
             "difference": difference.to_dict(),
         },

@@ -25,6 +25,8 @@ class Graph:
         self.linear_inputs: dict[str, str] = {}
         """The tensor that each linear layer reads."""
         self._ranges = dict(ranges or {})
+        self.integers = bool(ranges)
+        """Whether products may be computed with 8-bit integers."""
         self._half = half
         self._nodes: list[Any] = []
         self._constants: dict[str, Array] = {}
@@ -68,16 +70,17 @@ class Graph:
         """[R, C] times ``weight`` [C, D] plus ``bias`` [D]."""
         self.linear_inputs[name] = tensor
         if name in self._ranges:
-            return self._integer_linear(tensor, weight, bias, name)
+            return self.integer_linear(tensor, weight, bias, self._ranges[name], name)
         stored = self.constant(weight, f"{name}/weight"), self.constant(bias, f"{name}/bias")
         return self.op("Gemm", tensor, *stored, name=name)
 
-    def _integer_linear(self, tensor: str, weight: Array, bias: Array, name: str) -> str:
-        """The same between pairs of QuantizeLinear and DequantizeLinear, which runtimes turn into integer arithmetic.
+    def integer_linear(self, tensor: str, weight: Array, bias: Array, interval: tuple[float, float], name: str) -> str:
+        """:meth:`linear` of inputs within ``interval`` between pairs of QuantizeLinear and DequantizeLinear.
 
-        The input has 256 steps over its range, the weight 255 for each column, the bias the product of both steps.
+        Runtimes turn that into integer arithmetic. The input has 256 steps over its range, the weight 255 for each
+        column, the bias the product of both steps.
         """
-        low, high = min(self._ranges[name][0], 0.0), max(self._ranges[name][1], 0.0)
+        low, high = min(interval[0], 0.0), max(interval[1], 0.0)
         step = np.float32(max(high - low, 1e-6) / 255)
         zero = np.uint8(np.clip(np.rint(-low / step), 0, 255))
         grid = self.constant(np.asarray(step)), self.constant(np.asarray(zero))

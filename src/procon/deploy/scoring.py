@@ -16,6 +16,7 @@ from procon.config import Config
 from procon.deploy.graph import Graph
 
 SPARE = 1  # candidates beyond k, of which the k nearest are taken
+SPARE_INT8 = 3  # the same where the search is done in 8-bit integers
 MOST_RUNS = 64  # sets of banks that are cut apart; five banks have at most 31
 
 Floats = NDArray[np.float32]
@@ -125,8 +126,10 @@ def _residuals(graph: Graph, features: str, layer: Layer, readout: Readout, inde
     anchors, runs = _sorted(layer)
     stored = graph.constant(anchors, f"memory/{index}/anchors")
     # The product proposes a few more than k, as its rounding may swap neighbours that are equally far.
-    count = min(k + SPARE, int(layer.members.sum(axis=1).min()))
-    neighbors = _nearest(graph, features, stored, anchors, runs, count)
+    spare = SPARE_INT8 if graph.integers else SPARE
+    count = min(k + spare, int(layer.members.sum(axis=1).min()))
+    nearness = _nearness(graph, features, stored, anchors, index)
+    neighbors = _nearest(graph, nearness, runs, count)
     # Distances and residual come from differences: the expanded square would lose what small ones consist of.
     chosen = graph.op("Gather", stored, neighbors, axis=0)
     width = anchors.shape[1]
@@ -166,14 +169,22 @@ def _sorted(layer: Layer) -> tuple[Floats, list[_Run] | NDArray[np.bool_]]:
     ]
 
 
-def _nearest(
-    graph: Graph, features: str, stored: str, anchors: Floats, runs: list[_Run] | NDArray[np.bool_], k: int
-) -> str:
-    """Rows of the k nearest anchors of every bank: features [Q, D] -> [Q, B * k]."""
-    squares = np.square(anchors, dtype=np.float64).sum(axis=1).astype(np.float32)
-    # The squared distance short of what is the same for all anchors, halved: the anchors themselves are the matrix.
+def _nearness(graph: Graph, features: str, stored: str, anchors: Floats, index: int) -> str:
+    """z·m - ‖m‖² / 2: features [Q, D] to [Q, U], highest for the nearest anchor.
+
+    It proposes candidates, whose distances are then computed exactly: 8-bit integers will do.
+    """
+    halves = np.square(anchors, dtype=np.float64).sum(axis=1).astype(np.float32) / 2
+    if graph.integers:
+        limit = 1.1 * float(np.abs(anchors).max())  # anchors are features of good images; a little room for others
+        matrix = np.ascontiguousarray(anchors.T)
+        return graph.integer_linear(features, matrix, -halves, (-limit, limit), f"memory/{index}/search")
     product = graph.op("MatMul", features, graph.op("Transpose", stored, perm=[1, 0]))
-    nearness = graph.op("Sub", product, graph.constant(squares / 2))
+    return graph.op("Sub", product, graph.constant(halves))
+
+
+def _nearest(graph: Graph, nearness: str, runs: list[_Run] | NDArray[np.bool_], k: int) -> str:
+    """Rows of the k nearest anchors of every bank: nearness [Q, U] -> [Q, B * k]."""
     count = graph.constant(np.array([k], np.int64))
     found = []
     if isinstance(runs, np.ndarray):
