@@ -66,6 +66,19 @@ SUSPECTS = (
     "failed in the paper; *good images alone* is what a perfect cleaning would reach. The limit at which an image is "
     "suspected was chosen on these two categories."
 )
+FIGURES = """\
+`procon figures RUN -o DIR` draws these for any run; `docs/make_figures.py` made the ones below. Pictures are of
+rendered parts, as MPDD's are not ours to publish; the curves are of bracket_white.
+
+![Four flanges in rows; columns: input, ground truth, maps of hard NN, SPM and ProCon, with scales.](images/maps.png)
+
+![Four flanges in rows; columns: input, ground truth, maps of four layers and their mean.](images/layers.png)
+
+![Histogram of image scores on bracket_white, good and defective on one axis.](images/run-histogram.svg)
+![ROC curves of images and pixels on bracket_white.](images/run-roc.svg)
+![Precision and recall of images and pixels on bracket_white.](images/run-pr.svg)
+![PRO curve on bracket_white to a false positive rate of 0.3.](images/run-pro.svg)
+"""
 METRICS_TEXT = (
     "All nine metrics, exact and streaming, over the pixels of a Real-IAD category; and AUPRO beside anomalib's on the "
     "same maps. Processor seconds are those of all threads together and hardly depend on what else the machine does."
@@ -325,6 +338,7 @@ def reproduce_section(rows: list[Row]) -> list[str]:
     lines = [row["row"] for row in rows if row["table"] == "protocol"]
     if lines:
         parts += ["### Protocol\n", bullets(lines)]
+    parts += ["### Figures\n", FIGURES]
     seconds = [float(row["row"]) for row in rows if row["table"] == "time"]
     if seconds:
         parts.append(paragraph(f"The whole set took {seconds[0] / 60:.1f} minutes."))
