@@ -21,6 +21,7 @@ test: lint $(VENV)/.dev-ready
 
 # Also what needs real weights, real data, a browser, a GPU or patience; each is skipped where its need is absent.
 test-all: $(VENV)/.dev-ready
+	$(PIP) --editable '.[dev,dev-all]'
 	PROCON_REAL_WEIGHTS="$(abspath $(REAL_WEIGHTS))" PROCON_REAL_DATA="$(abspath $(REAL_DATA))" \
 	$(BIN)/python -m pytest -m "" --durations 15
 

@@ -1,7 +1,7 @@
 """A fitted detector for machines without torch: export it once, load the folder anywhere.
 
 Only :mod:`procon.deploy.export` needs torch. What is named here needs numpy, Pillow and onnxruntime or openvino, and is
-imported when it is first asked for: the command line reads the names of runtimes and precisions before it does any work.
+imported when it is first asked for, so that ``procon --help`` stays quick.
 """
 
 from typing import TYPE_CHECKING, Any
