@@ -530,4 +530,5 @@ def test_a_watcher_is_killed_and_started_again_without_loss(detector: Detector, 
             code = process.wait()
         put(inbox / "2.png", 3)
     assert code == 0
-    assert rows() == ["1.png", "2.png"]
+    # At least once: a kill between the delivery of a result and the note of it delivers that one again.
+    assert list(dict.fromkeys(rows())) == ["1.png", "2.png"]
