@@ -16,9 +16,13 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 def main() -> None:
     assert REPOSITORY / "src" not in Path(procon.__file__).parents, "the sources were imported, not the wheel"
-    for module in pkgutil.walk_packages(procon.__path__, "procon."):
-        if ".triton_" not in module.name or find_spec("triton"):  # those need CUDA's compiler and are loaded on demand
+    # Loaded on demand: the kernels for CUDA need its compiler, the service its extra.
+    optional = {".triton_": "triton", "procon.server.": "fastapi"}
+    for module in pkgutil.walk_packages(procon.__path__, "procon.", onerror=lambda _: None):
+        if all(part not in module.name or find_spec(needed) for part, needed in optional.items()):
             importlib.import_module(module.name)
+    for data in ("evaluation/paper.json", "server/static/index.html"):
+        assert (Path(procon.__file__).parent / data).is_file(), f"{data} is not in the wheel"
     command = [str(Path(sys.executable).parent / "procon")]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -30,6 +34,9 @@ def main() -> None:
             [*command, "predict", str(folder / "a.procon"), str(folder / "parts"), "-o", str(folder / "out")],
             check=True,
         )
+        if find_spec("fastapi") is None:
+            refused = subprocess.run([*command, "serve", str(folder)], capture_output=True, text=True, check=False)
+            assert refused.returncode == 2 and "pip install" in refused.stderr, refused.stderr
         assert (folder / "out" / "index.html").is_file()
         assert len((folder / "out" / "scores.csv").read_text().splitlines()) == 5
     sys.stdout.write("the installed package works\n")

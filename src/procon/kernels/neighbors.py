@@ -104,9 +104,9 @@ def nearest_in_banks(
     if not 1 <= k <= fewest:
         raise ValueError(f"k must be from 1 to the number of anchors {fewest}, got {k}")
     queries = queries.float()
-    # One bank needs its k and a few to spare. Of several, each holds fewest / available of the anchors: with twice as
-    # many candidates as that asks for on average, hardly any query finds too few of some bank.
-    enough = k + _SPARE if len(banks.rows) == 1 else math.ceil(2 * (k + 2) * available / fewest)
+    # One bank needs its k and a few to spare. Of several, each holds fewest / available of the anchors: with nearly
+    # twice as many candidates as that asks for on average, few queries find too few of some bank.
+    enough = k + _SPARE if len(banks.rows) == 1 else math.ceil(1.75 * (k + 2) * available / fewest)
     distances = queries.new_empty(len(banks.rows), len(queries), k)
     indices = torch.empty(len(banks.rows), len(queries), k, dtype=torch.int64, device=queries.device)
     if banks.propose is not None:
