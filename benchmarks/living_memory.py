@@ -22,7 +22,7 @@ from torch import Tensor
 
 from environment import write_rows
 from procon import Config, Detector
-from procon.detector import score_patches
+from procon.reading import score_patches
 from procon.evaluation.datasets import read_mask
 from procon.evaluation.metrics import evaluate
 from procon.folders import read_layout

@@ -1,4 +1,4 @@
-"""Write the measured parts of docs/threshold.md and docs/memory.md: python docs/generate_line.py
+"""Write the measured parts of docs/threshold.md, memory.md and sizes.md: python docs/generate_line.py
 
 The numbers come from ``benchmarks/results``; a test compares the pages with them.
 """
@@ -13,14 +13,15 @@ COMMANDS = {
     "false_alarms": "python benchmarks/line.py --data DIR --weights dinov2_vits14_dav2_fp16.safetensors",
     "drift": "python benchmarks/line.py --data DIR --weights dinov2_vits14_dav2_fp16.safetensors",
     "living_memory": "python benchmarks/living_memory.py --data DIR --weights dinov2_vits14_dav2_fp16.safetensors",
+    "sizes": "python benchmarks/sizes.py --weights dinov2_vits14_dav2_fp16.safetensors CATEGORY_DIR ...",
 }
-PLACES = {"threshold.md": ("false_alarms", "drift"), "memory.md": ("living_memory",)}
+PLACES = {"threshold.md": ("false_alarms", "drift"), "memory.md": ("living_memory",), "sizes.md": ("sizes",)}
 
 Row = dict[str, str]
 
 
 def main() -> None:
-    """Write both pages."""
+    """Write the pages."""
     for page in PLACES:
         (DOCS / page).write_text(render(page), encoding="utf-8")
 
@@ -45,9 +46,10 @@ def section(name: str) -> str:
         return f"Not measured yet: `{COMMANDS[name]}`"
     with path.open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
-    words = {"false_alarms": false_alarms, "drift": drift, "living_memory": living_memory}[name](rows)
+    words = {"false_alarms": false_alarms, "drift": drift, "living_memory": living_memory, "sizes": sizes}[name](rows)
     machine = f"{rows[0]['cpu']}, {rows[0]['threads']} threads, torch {rows[0]['torch']}"
-    source = f"MPDD, ViT-S/14 (Depth Anything V2), `{COMMANDS[name]}` on {machine}."
+    data = "MPDD and anomalib's hazelnuts" if name == "sizes" else "MPDD"
+    source = f"{data}, ViT-S/14 (Depth Anything V2), `{COMMANDS[name]}` on {machine}."
     return "\n\n".join([*words, wrap(source)])
 
 
@@ -139,6 +141,27 @@ def living_memory(rows: list[Row]) -> list[str]:
         verdict = f"up to {worst / seeds:.1f} times what other seeds do"
     words = f"In the median an edit moves scores by {min(edits):.2f} to {worst:.2f} %, {verdict} ({seeds:.2f} %)."
     return [wrap(about), table(head, cells, "lrrrrrrr"), wrap(words)]
+
+
+def sizes(rows: list[Row]) -> list[str]:
+    """What a larger input finds and costs."""
+    names = {"i_auroc": "I-AUROC", "i_ap": "I-AP", "p_ap": "P-AP", "p_f1": "P-F1", "aupro": "AUPRO"}
+    head = ["part", "input", *names.values(), "seconds an image", "peak memory, GiB"]
+    cells = [
+        [row["category"], row["variant"], *(row[name] for name in names), row["score_s"], row["peak_gib"]]
+        for row in rows
+    ]
+    plain = {row["category"]: row for row in rows if row["variant"] == "392"}
+    words = []
+    for row in rows:
+        if "tiles" in row["variant"]:
+            base = plain[row["category"]]
+            change = ", ".join(
+                f"{names[one]} by {float(row[one]) - float(base[one]):+.1f}" for one in ("p_ap", "aupro")
+            )
+            cost = float(row["score_s"]) / float(base["score_s"])
+            words.append(f"On {row['category']}, tiles change {change} points for {cost:.1f} times the time.")
+    return [table(head, cells, "ll" + "r" * (len(head) - 2)), wrap(" ".join(words))]
 
 
 def percent(share: str) -> str:

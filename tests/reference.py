@@ -187,3 +187,24 @@ def procon_scores(
     patch_map = layer_consensus(np.array(layer_maps), "mean")
     input_map = gaussian_blur(bilinear(patch_map.reshape(grid), *input_size), sigma)
     return top_mean(patch_map, top_ratio), input_map, bilinear(input_map, *image_size)
+
+
+def blended_tiles(tokens: dict[tuple[int, int], Floats], tile: int, grid: tuple[int, int]) -> Floats:
+    """Tokens [tile, tile, C] of tiles by their (top, left) cell as one grid [rows, columns, C].
+
+    A cell's token is the mean of those that tiles give it, weighted by the distance of the cell from the tile's edges.
+    """
+    rows, columns = grid
+    dims = next(iter(tokens.values())).shape[2]
+    blended = np.zeros((rows, columns, dims))
+    for row in range(rows):
+        for column in range(columns):
+            total = 0.0
+            for (top, left), values in tokens.items():
+                y, x = row - top, column - left
+                if 0 <= y < tile and 0 <= x < tile:
+                    weight = min(y + 1, tile - y) * min(x + 1, tile - x)
+                    blended[row, column] += weight * values[y, x]
+                    total += weight
+            blended[row, column] /= total
+    return blended

@@ -14,7 +14,7 @@ PACKAGE = Path(procon.__file__).parent
 # Levels from the bottom up. Within a level a module may import those listed before it.
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("errors", "config", "prediction"),
-    ("images", "folders", "weights", "pypi_weights", "backbone", "render", "regions", "parts"),
+    ("framing", "images", "folders", "weights", "pypi_weights", "backbone", "render", "regions", "parts"),
     (
         "kernels.projection",
         "kernels.triton_neighbors",
@@ -25,9 +25,11 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "kernels.consensus",
         "kernels.scoring",
         "kernels.maps",
+        "kernels.tiling",
     ),
     (
         "features",
+        "scope",
         "training",
         "history",
         "memory",
@@ -38,7 +40,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "admission",
         "model_file",
     ),
-    ("explain", "suspects", "living", "detector"),
+    ("reading", "explain", "suspects", "living", "detector"),
     ("evaluation.published", "evaluation.layouts", "evaluation.manifests", "evaluation.datasets"),
     (
         "checks",

@@ -36,6 +36,8 @@ def test_defaults_are_the_final_recipe_of_the_paper() -> None:
         "blur_sigma": 4.0,
         "weights": None,
         "resize": None,
+        "aspect": "stretch",
+        "tile": None,
         "max_anchors": None,
         "compression": "none",
         "false_alarm_rate": 0.01,
@@ -50,6 +52,8 @@ BAD: dict[str, list[Any]] = {
     "weights": ["", 3, b"weights.pth", ("a", "b")],
     "image_size": [0, 13, 400, -392, 392.0, True, "392", None, 4102, (392,), (392, 400), (392, 392, 3), ()],
     "resize": [391, 448.0, "448", True, 8193, 0, (448, 448)],
+    "aspect": ["keep", "", None, True],
+    "tile": [0, 42, 60, 406, 196.0, "196", True, (196, 196)],
     "layers": [(), -3, "abc", None, (1.0,), (True,), ("3",), (3, 3), {3, 6}],
     "projection_dim": [0, -1, 512.0, None, True, "512"],
     "selection_dim": [0, -1, 192.0, None, True],
@@ -97,6 +101,9 @@ def test_the_custom_backbone_needs_a_folder() -> None:
         {"image_size": 4088},
         {"image_size": (224, 448)},
         {"resize": 392},
+        {"tile": 56},
+        {"tile": 392},
+        {"image_size": (784, 1176), "tile": 392, "aspect": "pad"},
         {"image_size": (224, 448), "resize": 448},
         {"max_anchors": 5},
         {"num_neighbors": 1, "max_anchors": 1},
@@ -140,7 +147,7 @@ def test_json_round_trip(config: Config) -> None:
 
 
 def test_unknown_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"settings must be among backbone, .*, got bank, k$"):
+    with pytest.raises(ConfigError, match=r"settings must be among aspect, .*, got bank, k$"):
         Config.from_dict({"banks": 1, "k": 5, "bank": 2})
 
 

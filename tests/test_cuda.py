@@ -1,6 +1,7 @@
 """The CUDA paths against the exact ones. Run where there is a GPU: pytest -m gpu."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -59,10 +60,15 @@ def test_fused_residuals_agree_with_the_exact_path(size: int, dims: int) -> None
     assert error.median() < 1e-6
 
 
-def test_a_detector_scores_alike_on_cpu_and_gpu_alone_and_in_batches(tiny_backbone: Path) -> None:
-    config = tiny_config(tiny_backbone, precision="fp32")
-    on_gpu = Detector(config, device="cuda").fit([part_pixels(seed) for seed in range(8)])
-    on_cpu = Detector(config, device="cpu").fit([part_pixels(seed) for seed in range(8)])
+@pytest.mark.parametrize("settings", [{}, {"image_size": 140, "tile": 70}, {"aspect": "pad"}, {"roi": True}])
+def test_a_detector_scores_alike_on_cpu_and_gpu_alone_and_in_batches(
+    settings: dict[str, Any], tiny_backbone: Path
+) -> None:
+    roi = [(0, 0), (0.7, 0), (0.7, 1), (0, 1)] if settings.get("roi") else None
+    given = {name: value for name, value in settings.items() if name != "roi"}
+    config = tiny_config(tiny_backbone, precision="fp32", **given)
+    on_gpu = Detector(config, device="cuda").fit([part_pixels(seed) for seed in range(8)], roi=roi)
+    on_cpu = Detector(config, device="cpu").fit([part_pixels(seed) for seed in range(8)], roi=roi)
     images = [part_pixels(20), part_pixels(21, defect=True), part_pixels(22)]
     together = on_gpu.predict(images)
     for image, batched in zip(images, together, strict=True):

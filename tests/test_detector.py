@@ -25,7 +25,7 @@ from procon import (
     WeightsError,
     storage,
 )
-from procon.detector import layer_maps
+from procon.reading import layer_maps
 from procon.images import open_each, open_image, to_input
 from procon.memory import FeatureStore
 from procon.prediction import Prediction

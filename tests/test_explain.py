@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from procon import Config, ConfigError, Detector, Explanation, NotFittedError, Region
-from procon.detector import layer_maps, score_patches
+from procon.reading import layer_maps, score_patches
 from procon.evidence import draw_evidence, write_evidence
-from procon.explain import contributions, patch_at, patch_box
+from procon.explain import contributions
+from procon.framing import patch_at, patch_box
 from procon.images import open_image
 from procon.memory import Memory
 from procon.prediction import Anchor, LayerEvidence

@@ -85,3 +85,10 @@ def refuse_other_settings(one: Config, other: Config) -> None:
             f"both models must have the same settings, got {name}={mine[name]!r} and {name}={theirs[name]!r}; "
             "fit one of them again"
         )
+
+
+def refuse_other_region(one: Memory, other: Memory) -> None:
+    """Memories can be joined if they look at the same region of an image."""
+    masks = [None if memory.roi is None else (memory.roi.shape, memory.roi.tobytes()) for memory in (one, other)]
+    if masks[0] != masks[1]:
+        raise ConfigError("both models must have the same region of interest; fit one of them again")

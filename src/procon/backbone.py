@@ -32,7 +32,7 @@ class Backbone:
         self.fingerprint = fingerprint(used)
         self._model = _build(weights, used, max(self.layers) + 1).to(device, self.dtype)
         position = used["embeddings.position_embeddings"].float()
-        self._position = _resize_position(position, config.grid, bool(weights.architecture.registers))
+        self._position = _resize_position(position, config.view, bool(weights.architecture.registers))
         self._position = self._position.to(device, self.dtype)
 
     @classmethod

@@ -17,6 +17,7 @@ CUSTOM_BACKBONE = "dinov2-custom"  # whatever DINOv2 architecture the folder giv
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "backbone": (*BACKBONES, CUSTOM_BACKBONE),
+    "aspect": ("stretch", "pad"),
     "coreset": ("k-center", "random", "dense"),
     "readout": ("soft", "uniform", "hard"),
     "layer_fusion": ("mean", "median", "max", "concat"),
@@ -55,6 +56,11 @@ class Config:
     """Input of the backbone in pixels, a side or (height, width), each a multiple of 14."""
     resize: int | None = None
     """None: the whole image becomes ``image_size``. A number: resize to that square, then crop the centre."""
+    aspect: Literal["stretch", "pad"] = "stretch"
+    """``stretch`` fills ``image_size``; ``pad`` keeps the proportions and leaves out what lies beside the image."""
+    tile: int | None = None
+    """Side, in pixels of ``image_size``, of the overlapping squares that the backbone sees one at a time. None: all at
+    once."""
     layers: tuple[int, ...] = (-3, -6, -8, -9)
     """Blocks whose output tokens are read; negative counts from the last."""
     projection_dim: int = 512
@@ -148,6 +154,14 @@ class Config:
             )
         if self.resize is not None and not (_is_int(self.resize) and max(self.input_size) <= self.resize <= 8192):
             self._refuse("resize", f"None or an integer from image_size = {max(self.input_size)} to 8192")
+        if self.resize is not None and self.aspect == "pad":
+            self._refuse("aspect", "'stretch' where resize cuts out the centre")
+        if self.tile is not None and not (
+            _is_int(self.tile) and 4 * PATCH <= self.tile <= min(self.input_size) and self.tile % PATCH == 0
+        ):
+            self._refuse(
+                "tile", f"None or a multiple of {PATCH} from {4 * PATCH} to image_size = {min(self.input_size)}"
+            )
         if isinstance(self.weights, PurePath):
             object.__setattr__(self, "weights", str(self.weights))
         if self.weights is not None and not (isinstance(self.weights, str) and self.weights):
@@ -171,6 +185,11 @@ class Config:
         """(rows, columns) of patches."""
         height, width = self.input_size
         return height // PATCH, width // PATCH
+
+    @property
+    def view(self) -> tuple[int, int]:
+        """(rows, columns) of the patches that pass the backbone together: a tile, or all."""
+        return self.grid if self.tile is None else (self.tile // PATCH, self.tile // PATCH)
 
     @property
     def bank_seeds(self) -> tuple[int, ...]:

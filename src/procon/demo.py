@@ -52,9 +52,12 @@ def describe(detector: Detector) -> list[str]:
     memory, config = detector.memory, detector.config
     assert memory is not None
     anchors = sum(len(layer.anchors) for layer in memory.layers)
+    tiles = f", in tiles of {config.tile}" if config.tile else ""
+    region = "" if memory.roi is None else f", {memory.roi.mean():.0%} of each as region of interest"
     facts = [
         f"backbone {config.backbone} from {detector.extractor.backbone.source}",
-        f"fitted on {len(memory.images)} good images at {config.input_size[1]} x {config.input_size[0]} pixels",
+        f"fitted on {len(memory.images)} good images at {config.input_size[1]} x {config.input_size[0]} pixels"
+        f"{tiles}{region}",
         f"{len(memory.layers)} layers x {config.banks} banks of {memory.layers[0].banks.shape[1]:,} anchors "
         f"({anchors:,} distinct)",
     ]

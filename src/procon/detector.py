@@ -1,14 +1,15 @@
 """The method, top to bottom: fit builds a memory of normal patches, predict asks it to explain new ones."""
 
-import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from procon import model_file
@@ -16,21 +17,24 @@ from procon.backbone import Backbone, rebuild
 from procon.calibration import Calibration
 from procon.config import Config
 from procon.errors import BatchError, ConfigError, ImageError, ModelFileError, NotFittedError
-from procon.explain import contributions, layer_evidence, patch_at, patch_box, peak_of
+from procon.explain import contributions, layer_evidence, peak_of
 from procon.features import Extractor
 from procon.folders import inspection_images
+from procon.framing import frame_of, patch_at, patch_box
 from procon.history import Change
-from procon.images import ImageLike, Picture, as_list, crop_origin, is_batch, open_each, open_image
-from procon.kernels.consensus import bank_consensus, layer_consensus, median, robust_normalize, top_mean
+from procon.images import ImageLike, Picture, as_list, is_batch, open_each, open_image
+from procon.kernels.consensus import median, top_mean
 from procon.kernels.cuda_graph import capture
 from procon.kernels.maps import pixel_map, resize_map
-from procon.kernels.scoring import bank_distances, fused_neighbors, image_residuals, neighbor_residuals
+from procon.kernels.scoring import fused_neighbors
 from procon.living import Gauge, LivingMemory, without_path
-from procon.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size
+from procon.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size, selectable
 from procon.prediction import Explanation, Prediction, Region
+from procon.reading import fuse_layers, in_scope, layer_maps, layer_scales, score_patches
 from procon.regions import find_regions, peak_region
+from procon.scope import RoiLike, Scope, region_mask, scope_of
 from procon.suspects import LIMIT, Suspect, find_outliers
-from procon.training import Progress, good_images
+from procon.training import Progress, TrainingImage, good_images
 
 
 class Detector(LivingMemory):
@@ -61,6 +65,7 @@ class Detector(LivingMemory):
         self._embeds_backbone = False
         self._extractor: Extractor | None = None
         self._recorded: Callable[[Tensor], tuple[Tensor, ...]] | None = None
+        self._scopes: dict[tuple[int, int], Scope | None] = {}
 
     @property
     def extractor(self) -> Extractor:
@@ -78,23 +83,26 @@ class Detector(LivingMemory):
         progress: Progress | None = None,
         skip_bad: bool = False,
         thumbnails: bool = False,
+        roi: RoiLike | None = None,
     ) -> "Detector":
         """Build the memory from good images: a folder (any layout ``procon check`` knows), or a list of images.
 
         Unreadable images raise :class:`BatchError` before any work; ``skip_bad`` leaves them out instead.
         ``thumbnails`` keeps a small copy of each, so that :meth:`explain` can show them when the folder is gone.
+        ``roi`` says where the part is, in every image: a mask image, white on the part, or the corners (x, y) of a
+        polygon (see :func:`procon.scope.region_mask`). What lies outside enters neither memory, score nor threshold.
         """
         report = progress or _silent
         items, training = good_images(images, report, skip_bad=skip_bad, thumbnails=thumbnails)
-        patches = self.config.grid[0] * self.config.grid[1]
-        if len(items) * patches < self.config.num_neighbors:
-            raise ConfigError(
-                f"num_neighbors must be at most the {len(items) * patches} patches of the training images, "
-                f"got {self.config.num_neighbors}"
-            )
-        with self._embedded(items, report) as store:
+        mask = None if roi is None else region_mask(roi, (image.size for image in training), self.config.input_size)
+        with self._embedded(items, training, mask, report) as store:
+            if selectable(store) < self.config.num_neighbors:
+                raise ConfigError(
+                    f"num_neighbors must be at most the {selectable(store)} patches of the training images, "
+                    f"got {self.config.num_neighbors}"
+                )
             layers = tuple(self._select_anchors(store, report))
-            memory = Memory(layers, training, patches)
+            memory = Memory(layers, training, store.patches, mask)
             if self.config.normalization == "train":
                 memory = self._scaled(memory, store)
             calibration = self._calibrate(memory, store, report)
@@ -103,9 +111,17 @@ class Detector(LivingMemory):
         return self
 
     @contextmanager
-    def _embedded(self, items: Sequence[ImageLike], report: Progress) -> Iterator[FeatureStore]:
-        """The embedded patches of ``items`` while the block runs."""
-        with FeatureStore(len(items), self.config.grid[0] * self.config.grid[1], self.extractor.dims) as store:
+    def _embedded(
+        self,
+        items: Sequence[ImageLike],
+        images: Sequence[TrainingImage],
+        roi: NDArray[np.bool_] | None,
+        report: Progress,
+    ) -> Iterator[FeatureStore]:
+        """The embedded patches of ``items``, which ``images`` describe, while the block runs."""
+        patches = self.config.grid[0] * self.config.grid[1]
+        counted = self._counted(images, roi)
+        with FeatureStore(len(items), patches, self.extractor.dims, counted=counted) as store:
             done = 0
             for group, pixels in self.extractor.batches(open_each(items)):
                 for picture in group:
@@ -116,9 +132,25 @@ class Detector(LivingMemory):
                 report("reading images", done, len(items))
             yield store
 
+    def _scope(self, size: tuple[int, int], roi: NDArray[np.bool_] | None) -> Scope | None:
+        """The patches that count in an image of ``size`` (height, width)."""
+        return scope_of(self.config, roi, size, self.device)
+
+    def _counted(self, images: Sequence[TrainingImage], roi: NDArray[np.bool_] | None) -> Tensor | None:
+        """The patches of all ``images`` that count, as rows of a store; None: all."""
+        patches = self.config.grid[0] * self.config.grid[1]
+        scopes = {image.size: self._scope(image.size, roi) for image in images}
+        if all(scope is None for scope in scopes.values()):
+            return None
+        rows = [
+            number * patches + (torch.arange(patches) if (scope := scopes[image.size]) is None else scope.rows.cpu())
+            for number, image in enumerate(images)
+        ]
+        return torch.cat(rows)
+
     def _commit(self, memory: Memory, calibration: Calibration | None, change: Change | None = None) -> None:
         """Memory and threshold change together: never a new memory with an old threshold."""
-        self._recorded = None
+        self._recorded, self._scopes = None, {}
         self.memory, self.calibration = memory, calibration
         if calibration is not None:
             self.config = replace(self.config, false_alarm_rate=calibration.false_alarm_rate)
@@ -129,7 +161,7 @@ class Detector(LivingMemory):
         """B seed-perturbed k-center banks per layer."""
         config = self.config
         for index, selection in enumerate(self.extractor.selections):
-            size = coreset_size(store.rows, config.coreset_ratio, config.num_neighbors, config.max_anchors)
+            size = coreset_size(selectable(store), config.coreset_ratio, config.num_neighbors, config.max_anchors)
 
             def picked(done: int, before: int = index * config.banks * size, size: int = size) -> None:
                 report("selecting anchors", before + done, len(store) * config.banks * size)
@@ -145,8 +177,10 @@ class Detector(LivingMemory):
             raise ConfigError(
                 "normalization='train' needs more training images: each is scored without its own anchors"
             )
-        images = range(len(memory.images))
-        maps = (layer_maps([f.to(self.device) for f in store.image(i)], memory, self.config, i) for i in images)
+        maps = (
+            layer_maps(in_scope(self._at(store, i), self._scope(image.size, memory.roi)), memory, self.config, i)
+            for i, image in enumerate(memory.images)
+        )
         scaled = zip(memory.layers, layer_scales(maps), strict=True)
         return replace(memory, layers=tuple(replace(layer, scale=scale) for layer, scale in scaled))
 
@@ -155,16 +189,22 @@ class Detector(LivingMemory):
 
         def gauges() -> Iterator[Gauge]:
             for image in range(len(memory.images)):
-                yield self._gauge(store.image(image), memory, image)
+                yield self._gauge(store.image(image), memory.images[image].size, memory, image)
                 report("calibrating", image + 1, len(memory.images))
 
         return self._leave_one_out(memory, gauges(), self.config.false_alarm_rate)
 
-    def _gauge(self, features: list[Tensor], memory: Memory, own: int | None) -> Gauge:
-        """Score, largest pixel and median patch score of one image [1, P, D] per memory, without anchors of ``own``."""
-        patch_scores = score_patches([layer.to(self.device) for layer in features], memory, self.config, without=own)
-        score, peak = top_mean(patch_scores, self.config.top_ratio), self.input_maps(patch_scores).max()
+    def _gauge(self, features: list[Tensor], size: tuple[int, int], memory: Memory, own: int | None) -> Gauge:
+        """Score, largest pixel and median patch score of an image [1, P, D] per memory, without anchors of ``own``."""
+        scope = self._scope(size, memory.roi)
+        patches = [layer.to(self.device) for layer in features]
+        patch_scores = score_patches(patches, memory, self.config, own, scope)
+        score, peak = top_mean(patch_scores, self.config.top_ratio), self.input_maps(patch_scores, scope).max()
         return float(score), float(peak), float(median(patch_scores[0], dim=0))
+
+    def _at(self, store: FeatureStore, number: int) -> list[Tensor]:
+        """The embedded patches [1, P, D] of image ``number`` on the device."""
+        return [layer.to(self.device) for layer in store.image(number)]
 
     def suspects(self, *, limit: float = LIMIT, progress: Progress | None = None) -> list[Suspect]:
         """Every training image by how little the others explain it, worst first; those above ``limit`` are flagged.
@@ -176,14 +216,15 @@ class Detector(LivingMemory):
         count = len(memory.images)
         if count < 4:
             raise ConfigError(f"suspects can be told from at least 4 training images, got {count}")
-        with self._embedded(self._sources(memory.images), report) as store, torch.inference_mode():
+        sources, scopes = self._sources(memory.images), [self._scope(one.size, memory.roi) for one in memory.images]
+        with self._embedded(sources, memory.images, memory.roi, report) as store, torch.inference_mode():
 
             def read(number: int, hidden: frozenset[int]) -> Tensor:
                 report("looking for suspects", number + 1, count)
-                features = [layer.to(self.device) for layer in store.image(number)]
-                return score_patches(features, memory, config, without=hidden)[0]
+                return score_patches(self._at(store, number), memory, config, hidden, scopes[number])[0]
 
             maps, excess, found = find_outliers(memory, read, config, limit)
+        grids = [_everywhere(one, scope).view(config.grid) for one, scope in zip(maps, scopes, strict=True)]
         ranked = sorted(range(count), key=lambda number: -excess[number])
         return [
             Suspect(
@@ -192,8 +233,8 @@ class Detector(LivingMemory):
                 float(top_mean(maps[number], config.top_ratio)),
                 excess[number],
                 number in found,
-                patch_box(config, int(maps[number].argmax()), memory.images[number].size),
-                maps[number].view(config.grid).cpu().numpy(),
+                patch_box(config, int(grids[number].argmax()), memory.images[number].size),
+                grids[number].cpu().numpy(),
             )
             for number in ranked
         ]
@@ -223,45 +264,65 @@ class Detector(LivingMemory):
         """Predictions one by one, in order; an image that cannot be used yields its error and the rest goes on."""
         self._fitted()
         for group, pixels in self.extractor.batches(open_each(images)):
-            scored = zip(*self._read(pixels), strict=True) if len(pixels) else iter(())
+            opened = [picture for picture in group if isinstance(picture, Picture)]
+            scored = zip(*self.read(pixels, opened[0].size), strict=True) if opened else iter(())
             for picture in group:
-                yield picture if isinstance(picture, ImageError) else self._judge(picture, *next(scored))
+                yield picture if isinstance(picture, ImageError) else self.judge(picture, *next(scored))
 
-    def score(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Preprocessed images [N, 3, H, W] to S_img [N] and pixel maps [N, H, W], both on the device."""
-        scores, maps, _ = self._read(pixels)
+    def score(self, pixels: Tensor, size: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
+        """Preprocessed images [N, 3, H, W] to S_img [N] and pixel maps [N, H, W], both on the device.
+
+        ``size`` (height, width) is that of the images before; it matters with ``aspect="pad"`` only.
+        """
+        scores, maps, _ = self.read(pixels, size or self.config.input_size)
         return scores, maps
 
-    def _read(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        """S_img [N], pixel maps [N, H, W] and median patch scores [N] of images [N, 3, H, W].
+    def read(self, pixels: Tensor, size: tuple[int, int]) -> tuple[Tensor, ...]:
+        """S_img [N], pixel maps [N, H, W] and median patch scores [N] of images [N, 3, H, W] that had one ``size``.
 
         On CUDA a single image runs as a recorded graph: its cost is otherwise that of a few hundred launches.
         """
-        pixels = pixels.to(self.device)
-        if self.device.type != "cuda" or len(pixels) != 1 or not self._recordable():
-            return self._score(pixels)
+        pixels, scope = pixels.to(self.device), self._known_scope(size)
+        if self.device.type != "cuda" or len(pixels) != 1 or scope is not None or not self._recordable():
+            return self._score(pixels, scope)
         if self._recorded is None:
             self._recorded = capture(self._score, pixels)
         return self._recorded(pixels)
+
+    def _known_scope(self, size: tuple[int, int]) -> Scope | None:
+        """The scope of new images; a line's cameras have few sizes, so those in use are kept."""
+        key = size if self.config.aspect == "pad" else self.config.input_size
+        if key not in self._scopes:
+            if len(self._scopes) >= 64:
+                self._scopes = {}
+            self._scopes[key] = self._scope(key, self._fitted().roi)
+        return self._scopes[key]
 
     def _recordable(self) -> bool:
         """Whether scoring never waits for the device: true of the fused kernels, not of the general search."""
         config = self.config
         fused = fused_neighbors(self.extractor.dims[0], config.num_neighbors)
-        plain = config.readout == "soft" and config.tau is None and config.tau_patches is None
+        plain = config.readout == "soft" and config.tau is None and config.tau_patches is None and config.tile is None
         return fused and plain and config.compression != "approximate"
 
     @torch.inference_mode()
-    def _score(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        patch_scores = score_patches(self.extractor.features(pixels), self._fitted(), self.config)
-        return top_mean(patch_scores, self.config.top_ratio), self.input_maps(patch_scores), median(patch_scores, dim=1)
+    def _score(self, pixels: Tensor, scope: Scope | None = None) -> tuple[Tensor, ...]:
+        patch_scores = score_patches(self.extractor.features(pixels), self._fitted(), self.config, scope=scope)
+        maps = self.input_maps(patch_scores, scope)
+        return top_mean(patch_scores, self.config.top_ratio), maps, median(patch_scores, dim=1)
 
-    def input_maps(self, patch_scores: Tensor) -> Tensor:
-        """Patch scores [N, P] to pixels of the backbone's input [N, H, W]: bilinear, then blurred."""
-        grid = patch_scores.view(-1, *self.config.grid)
-        return pixel_map(grid, self.config.input_size, self.config.blur_sigma)
+    def input_maps(self, patch_scores: Tensor, scope: Scope | None = None) -> Tensor:
+        """Patch scores [N, P] to pixels of the backbone's input [N, H, W]: bilinear, then blurred.
 
-    def _judge(self, picture: Picture, image_score: Tensor, input_map: Tensor, middle: Tensor) -> Prediction:
+        Of the K patches in ``scope`` [N, K] likewise; beyond it they repeat their nearest, and pixels there are 0.
+        """
+        grid = _everywhere(patch_scores, scope).view(-1, *self.config.grid)
+        maps = pixel_map(grid, self.config.input_size, self.config.blur_sigma)
+        return maps if scope is None else maps * scope.pixels
+
+    @torch.inference_mode()
+    def judge(self, picture: Picture, image_score: Tensor, input_map: Tensor, middle: Tensor) -> Prediction:
+        """What :meth:`read` found in one picture as a prediction: heat map at its size, verdict and regions."""
         score, typical = float(image_score), float(middle)
         heatmap = self._place(input_map, picture.size).cpu().numpy()
         known = self.calibration
@@ -286,12 +347,14 @@ class Detector(LivingMemory):
     def _place(self, input_map: Tensor, size: tuple[int, int]) -> Tensor:
         """The map of the backbone's input at the ``size`` (height, width) of the user's image.
 
-        With a centre crop, what was never looked at is 0.
+        What a centre crop never looked at is 0; what lies in the padding is cut off.
         """
-        if self.config.resize is not None:
-            top, left = crop_origin(self.config.input_size, self.config.resize)
-            whole = input_map.new_zeros(self.config.resize, self.config.resize)
-            whole[top : top + input_map.shape[0], left : left + input_map.shape[1]] = input_map
+        (top, left), scaled = (frame := frame_of(self.config, size)).origin, frame.scaled
+        height, width = input_map.shape
+        if min(top, left) < 0 or (height, width) != scaled:
+            whole = input_map.new_zeros(scaled)
+            there = whole[max(top, 0) : top + height, max(left, 0) : left + width]
+            there.copy_(input_map[max(-top, 0) :, max(-left, 0) :][: there.shape[0], : there.shape[1]])
             input_map = whole
         return resize_map(input_map.unsqueeze(0), size)[0]
 
@@ -308,19 +371,21 @@ class Detector(LivingMemory):
         """
         memory, config, picture = self._fitted(), self.config, open_image(image)
         ((_, pixels),) = self.extractor.batches([picture])
-        features = self.extractor.features(pixels)
+        scope = self._known_scope(picture.size)
+        features = in_scope(self.extractor.features(pixels), scope)
         maps = layer_maps(features, memory, config)
         scales = [layer.scale for layer in memory.layers]
         if xy is None:
-            heatmap = self._place(self.input_maps(fuse_layers(maps, scales, config))[0], picture.size)
+            heatmap = self._place(self.input_maps(fuse_layers(maps, scales, config), scope)[0], picture.size)
             xy = peak_of(heatmap, region.box if isinstance(region, Region) else region)
         patch = patch_at(config, xy, picture.size)
+        place = patch if scope is None else scope.place(patch)
         count = len(memory.layers)
-        values = [float(fuse_layers(maps[:, i : i + 1], scales[i : i + 1], config)[0, patch]) for i in range(count)]
+        values = [float(fuse_layers(maps[:, i : i + 1], scales[i : i + 1], config)[0, place]) for i in range(count)]
         blocks = [config.layers] if config.layer_fusion == "concat" else [(block,) for block in config.layers]
         parts = contributions(values, config.layer_fusion)
         layers = tuple(
-            layer_evidence(features[i][0], patch, memory.layers[i], memory, config, blocks[i], parts[i])
+            layer_evidence(features[i][0], place, memory.layers[i], memory, config, blocks[i], parts[i])
             for i in range(count)
         )
         row, column = divmod(patch, config.grid[1])
@@ -390,60 +455,6 @@ class Detector(LivingMemory):
         return self.memory
 
 
-def score_patches(
-    features: list[Tensor], memory: Memory, config: Config, without: int | Collection[int] | None = None
-) -> Tensor:
-    """S_map: embedded patches [N, P, D] per memory to patch scores [N, P].
-
-    ``without`` hides the anchors that came from that training image, or from any of several.
-    """
-    return fuse_layers(layer_maps(features, memory, config, without), [layer.scale for layer in memory.layers], config)
-
-
-def layer_maps(
-    features: list[Tensor], memory: Memory, config: Config, without: int | Collection[int] | None = None
-) -> Tensor:
-    """S_l of every layer: embedded patches [N, P, D] per memory to [N, L, P]."""
-    read = zip(memory.layers, features, strict=True)
-    maps = [bank_consensus(read_layer(p, layer, config, memory.own(layer, without))) for layer, p in read]
-    return torch.stack(maps, dim=1)
-
-
-def read_layer(patches: Tensor, layer: LayerMemory, config: Config, hidden: Tensor | None = None) -> Tensor:
-    """r_{l,b,p} of every bank: embedded patches [N, P, D] to residuals [N, B, P]; ``hidden`` [U] masks anchors."""
-    if config.readout == "hard":
-        return torch.stack([bank_distances(image, layer.index, exclude=hidden) for image in patches])
-    tau = math.inf if config.readout == "uniform" else config.tau
-    return image_residuals(
-        patches, layer.index, config.num_neighbors, tau, tau_patches=config.tau_patches, exclude=hidden
-    )
-
-
-def read_neighbors(patches: Tensor, layer: LayerMemory, distances: Tensor, indices: Tensor, config: Config) -> Tensor:
-    """:func:`read_layer` of one image [P, D] whose neighbours in every bank are known: at least k, both [B, P, k]."""
-    if config.readout == "hard":
-        return distances[:, :, 0].sqrt()
-    tau, k = math.inf if config.readout == "uniform" else config.tau, config.num_neighbors
-    near, rows = distances[:, :, :k], indices[:, :, :k]
-    return neighbor_residuals(patches, layer.index, near, rows, tau, tau_patches=config.tau_patches)
-
-
-def fuse_layers(maps: Tensor, scales: Sequence[tuple[float, float]], config: Config) -> Tensor:
-    """S_map from the maps of the layers [N, L, P] -> [N, P]; ``scales`` are the mean and deviation on good images."""
-    if config.normalization == "robust":
-        maps = robust_normalize(maps)
-    elif config.normalization == "train":
-        centre, spread = torch.tensor(scales, dtype=maps.dtype, device=maps.device).unsqueeze(-1).unbind(1)
-        maps = (maps - centre) / spread
-    return layer_consensus(maps, "mean" if config.layer_fusion == "concat" else config.layer_fusion)
-
-
-def layer_scales(maps: Iterable[Tensor]) -> list[tuple[float, float]]:
-    """Mean and standard deviation of each layer over the maps [1, L, P] of good images; a constant layer keeps 1."""
-    spread, centre = torch.std_mean(torch.cat(list(maps)).double(), dim=(0, 2), correction=0)
-    return [(float(c), float(s) or 1.0) for c, s in zip(centre, spread, strict=True)]
-
-
 def resolve_device(device: str) -> torch.device:
     """``auto`` is CUDA if there is one, else the CPU; anything else is taken at its word or refused."""
     if device == "auto":
@@ -454,6 +465,10 @@ def resolve_device(device: str) -> torch.device:
     if chosen.type == "cuda" and (not torch.cuda.is_available() or (chosen.index or 0) >= torch.cuda.device_count()):
         raise ConfigError(f"device must be one this machine has, got {device!r}; use 'cpu' or 'auto'")
     return chosen
+
+
+def _everywhere(patch_scores: Tensor, scope: Scope | None) -> Tensor:
+    return patch_scores if scope is None else scope.everywhere(patch_scores)
 
 
 def _silent(_stage: str, _done: int, _total: int) -> None:

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from procon.detector import Detector
 from procon.errors import ImageError
-from procon.explain import patch_size
+from procon.framing import patch_size
 from procon.images import ImageLike, open_image
 from procon.prediction import Explanation, LayerEvidence, NormalPatch, Prediction
 from procon.regions import region_mask

@@ -1,4 +1,4 @@
-"""Which normal patches a patch was compared with, and where patches lie in images."""
+"""Which normal patches a patch was compared with."""
 
 import math
 from collections.abc import Sequence
@@ -6,57 +6,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from procon.config import PATCH, Config
+from procon.config import Config
 from procon.errors import ConfigError
-from procon.images import crop_origin
+from procon.framing import Box, patch_box
 from procon.kernels.consensus import median
 from procon.kernels.neighbors import nearest_in_banks
 from procon.kernels.scoring import soft_weights, temperature
 from procon.memory import LayerMemory, Memory
 from procon.prediction import Anchor, LayerEvidence
-
-Box = tuple[int, int, int, int]
-
-
-def patch_box(config: Config, patch: int, size: tuple[int, int]) -> Box:
-    """(left, top, right, bottom) of patch number ``patch`` in pixels of an image of ``size`` (height, width)."""
-    row, column = divmod(patch, config.grid[1])
-    (top, left), (height, width) = _window(config)
-    edges = (
-        (left + PATCH * column) * size[1] / width,
-        (top + PATCH * row) * size[0] / height,
-        (left + PATCH * (column + 1)) * size[1] / width,
-        (top + PATCH * (row + 1)) * size[0] / height,
-    )
-    box = [round(edge) for edge in edges]
-    # A patch is at least a pixel, also where an image is smaller than its grid of patches.
-    return box[0], box[1], max(box[2], box[0] + 1), max(box[3], box[1] + 1)
-
-
-def patch_size(config: Config, size: tuple[int, int]) -> tuple[float, float]:
-    """(width, height) of a patch in pixels of an image of ``size`` (height, width), before rounding."""
-    _, (height, width) = _window(config)
-    return PATCH * size[1] / width, PATCH * size[0] / height
-
-
-def patch_at(config: Config, xy: tuple[float, float], size: tuple[int, int]) -> int:
-    """Number of the patch that covers pixel ``xy`` of an image of ``size`` (height, width)."""
-    x, y = xy
-    if not (0 <= x < size[1] and 0 <= y < size[0]):
-        raise ConfigError(f"xy must be a pixel of the image, from 0,0 to {size[1] - 1},{size[0] - 1}, got {x},{y}")
-    (top, left), (height, width) = _window(config)
-    column = math.floor(((math.floor(x) + 0.5) * width / size[1] - left) / PATCH)
-    row = math.floor(((math.floor(y) + 0.5) * height / size[0] - top) / PATCH)
-    if not (0 <= row < config.grid[0] and 0 <= column < config.grid[1]):
-        raise ConfigError(f"xy must lie in the centre crop that the model looks at, got {x},{y} outside it")
-    return row * config.grid[1] + column
-
-
-def _window(config: Config) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(top, left) of the backbone's input in the resized image, and (height, width) of that image."""
-    if config.resize is None:
-        return (0, 0), config.input_size
-    return crop_origin(config.input_size, config.resize), (config.resize, config.resize)
 
 
 def layer_evidence(

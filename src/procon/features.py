@@ -7,14 +7,17 @@ import torch
 from torch import Tensor
 
 from procon.backbone import Backbone
-from procon.config import Config
+from procon.config import PATCH, Config
 from procon.errors import ImageError
-from procon.images import Picture, to_input
+from procon.framing import frame_of
+from procon.images import Picture, framed_input
 from procon.kernels.projection import gaussian_matrix, project
+from procon.kernels.tiling import tiled_tokens
 from procon.weights import Architecture
 
 _SCORING, _SELECTION = 0, 1  # what a random projection is for: part of its seed
-CUDA_BATCH = 64  # images that pass the backbone together on a GPU
+CUDA_BATCH = 64  # images of CUDA_PATCHES patches that are scored together on a GPU; fewer where they have more
+CUDA_PATCHES = 784
 
 
 class Embedding:
@@ -66,22 +69,31 @@ class Extractor(Embedding):
         self.backbone = backbone
         self._config = config
 
+    def tokens(self, pixels: Tensor) -> list[Tensor]:
+        """Images [N, 3, H, W] to raw block outputs [N, P, C] per layer; in tiles, if the configuration says so."""
+        if self._config.tile is None:
+            return self.backbone.tokens(pixels)
+        return tiled_tokens(pixels, PATCH, self._config.tile // PATCH, self.backbone.tokens)
+
     def features(self, pixels: Tensor) -> list[Tensor]:
         """Images [N, 3, H, W] to embedded patches [N, P, D], one tensor per memory."""
-        return self.embed(self.backbone.tokens(pixels))
+        return self.embed(self.tokens(pixels))
+
+    def prepare(self, picture: Picture) -> Tensor:
+        """The picture as the input [3, H, W] of the backbone."""
+        frame = frame_of(self._config, picture.size)
+        return torch.from_numpy(framed_input(picture, self._config.input_size, frame.origin, frame.scaled))
 
     def batches(self, pictures: Iterable[Picture | ImageError]) -> Iterator[tuple[list[Picture | ImageError], Tensor]]:
         """Pictures in groups with the pixels [N, 3, H, W] of those that could be opened, in order.
 
-        On a CPU a group is one image: matrix sizes, and with them rounding, then never depend on the batch.
+        On a CPU a group is one image: matrix sizes, and with them rounding, then never depend on the batch. So it is
+        where images are padded, as each then has patches of its own that count.
         """
-        size = CUDA_BATCH if self.backbone.device.type == "cuda" else 1
+        config, size = self._config, 1
+        if self.backbone.device.type == "cuda" and config.aspect == "stretch":
+            size = max(1, CUDA_BATCH * CUDA_PATCHES // max(CUDA_PATCHES, config.grid[0] * config.grid[1]))
         pictures = iter(pictures)
         while group := list(itertools.islice(pictures, size)):
-            inputs = [
-                torch.from_numpy(to_input(picture, self._config.input_size, self._config.resize))
-                for picture in group
-                if isinstance(picture, Picture)
-            ]
-            empty = torch.empty(0, 3, *self._config.input_size)
-            yield group, torch.stack(inputs) if inputs else empty
+            inputs = [self.prepare(picture) for picture in group if isinstance(picture, Picture)]
+            yield group, torch.stack(inputs) if inputs else torch.empty(0, 3, *config.input_size)

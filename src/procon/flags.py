@@ -15,6 +15,8 @@ _FLAGS: dict[str, tuple[Any, str]] = {
     "weights": (str, "Backbone weights: Hugging Face folder, .safetensors or .pth."),
     "image_size": (str, "Side in pixels, or HEIGHTxWIDTH; multiples of 14."),
     "resize": (int, "Resize to this square, then crop image-size from it."),
+    "aspect": (str, "stretch, or pad: keep the proportions."),
+    "tile": (int, "Show the backbone overlapping squares of this side."),
     "layers": (str, "Blocks to read, written --layers=-3,-6,-8,-9."),
     "projection_dim": (int, "Dimensions of the scoring space."),
     "selection_dim": (int, "Dimensions of coreset selection."),

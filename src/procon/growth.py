@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from procon.kernels.coreset import k_center, k_center_from_grid, to_grid_
-from procon.memory import LayerMemory, Memory, PatchSource, gather_layer
+from procon.memory import LayerMemory, Memory, PatchSource, fill_selected, gather_layer, selectable
 from procon.training import TrainingImage
 
 
@@ -38,7 +38,8 @@ def extended(
         centers, points = grid[: len(layer.anchors)], grid[len(layer.anchors) :]
         picks = []
         for bank in layer.banks:
-            picks.append(k_center_from_grid(points, centers[bank], size).cpu())
+            found = k_center_from_grid(points, centers[bank], size).cpu()
+            picks.append(found if source.counted is None else source.counted[found])
             if progress is not None:
                 progress((len(layers) * len(layer.banks) + len(picks)) * size)
         added = gather_layer(source, index, torch.stack(picks)).compressed(layer.compression).to(device)
@@ -50,20 +51,17 @@ def extended(
                 banks=torch.cat([layer.banks, added.banks + len(layer.anchors)], dim=1),
             )
         )
-    return Memory(tuple(layers), (*memory.images, *images), memory.patches)
+    return replace(memory, layers=tuple(layers), images=(*memory.images, *images))
 
 
 def _shared_grid(
     anchors: Tensor, source: PatchSource, layer: int, selection: Tensor | None, device: torch.device
 ) -> Tensor:
     """Anchors [U, D] and the patches [N, D] of a layer where coresets are selected, on one grid: [U + N, d]."""
-    matrix = None if selection is None else selection.to(device)
-    width = anchors.shape[1] if matrix is None else matrix.shape[1]
-    points = torch.empty(len(anchors) + source.rows, width, device=device)
-    points[: len(anchors)] = anchors if matrix is None else anchors @ matrix
-    for rows, features in source.pieces(layer):
-        here = features.to(device)
-        points[len(anchors) + rows.start : len(anchors) + rows.stop] = here if matrix is None else here @ matrix
+    width = anchors.shape[1] if selection is None else selection.shape[1]
+    points = torch.empty(len(anchors) + selectable(source), width, device=device)
+    points[: len(anchors)] = anchors if selection is None else anchors @ selection.to(device)
+    fill_selected(points[len(anchors) :], source, layer, selection)
     return to_grid_(points)
 
 
@@ -83,7 +81,7 @@ def without(memory: Memory, gone: Collection[int]) -> Memory:
         kept, places = torch.stack([bank[:length] for bank in banks]).unique(return_inverse=True)
         origin = number[kept] * memory.patches + layer.origin[kept] % memory.patches
         layers.append(replace(layer, anchors=layer.anchors[kept], origin=origin, banks=places))
-    return Memory(tuple(layers), tuple(memory.images[number] for number in keep), memory.patches)
+    return replace(memory, layers=tuple(layers), images=tuple(memory.images[number] for number in keep))
 
 
 def merged(one: Memory, other: Memory, selections: Sequence[Tensor | None], cap: int | None) -> Memory:
@@ -103,4 +101,4 @@ def merged(one: Memory, other: Memory, selections: Sequence[Tensor | None], cap:
             banks.append(union[k_center(points[union], min(len(union), cap or len(union)), [0])[0]])
         kept, places = torch.stack(banks).unique(return_inverse=True)
         layers.append(replace(layer, anchors=anchors[kept], origin=origin[kept], banks=places))
-    return Memory(tuple(layers), one.images + other.images, one.patches)
+    return replace(one, layers=tuple(layers), images=one.images + other.images)

@@ -205,14 +205,27 @@ def to_input(picture: Picture, size: tuple[int, int], resize: int | None = None)
 
     The whole image becomes ``size``; with ``resize`` it becomes that square first and its centre is cut out.
     """
-    height, width = size
     if resize is None:
-        pixels = resample(picture.pixels, size)
-    else:
-        top, left = crop_origin(size, resize)
-        pixels = resample(picture.pixels, (resize, resize))[top : top + height, left : left + width]
-    scaled = pixels.astype(np.float32) / 255 if pixels.dtype == np.uint8 else pixels
-    return np.ascontiguousarray(((scaled - MEAN) / STD).transpose(2, 0, 1), np.float32)
+        return framed_input(picture, size, (0, 0), size)
+    return framed_input(picture, size, crop_origin(size, resize), (resize, resize))
+
+
+def framed_input(
+    picture: Picture, size: tuple[int, int], origin: tuple[int, int], scaled: tuple[int, int]
+) -> NDArray[np.float32]:
+    """:func:`to_input` where the image is resized to ``scaled`` and the input of ``size`` begins at ``origin`` of that.
+
+    Where the input reaches beyond the image, its edge is repeated: a border of another colour would be an edge to see.
+    """
+    pixels = resample(picture.pixels, scaled)
+    rows, columns = (
+        np.clip(np.arange(start, start + side), 0, length - 1)
+        for start, side, length in zip(origin, size, scaled, strict=True)
+    )
+    if size != scaled:
+        pixels = pixels[rows][:, columns]
+    unit = pixels.astype(np.float32) / 255 if pixels.dtype == np.uint8 else pixels
+    return np.ascontiguousarray(((unit - MEAN) / STD).transpose(2, 0, 1), np.float32)
 
 
 def crop_origin(size: tuple[int, int], resize: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from procon.admission import (
     numbers_of,
     refuse_calibrated,
     refuse_known,
+    refuse_other_region,
     refuse_other_settings,
     refuse_seen,
 )
@@ -58,10 +60,19 @@ class LivingMemory(ABC):
     def _fitted(self) -> Memory: ...
 
     @abstractmethod
-    def _embedded(self, items: Sequence[ImageLike], report: Progress) -> AbstractContextManager[FeatureStore]: ...
+    def _embedded(
+        self,
+        items: Sequence[ImageLike],
+        images: Sequence[TrainingImage],
+        roi: NDArray[np.bool_] | None,
+        report: Progress,
+    ) -> AbstractContextManager[FeatureStore]: ...
 
     @abstractmethod
-    def _gauge(self, features: list[Tensor], memory: Memory, own: int | None) -> Gauge: ...
+    def _counted(self, images: Sequence[TrainingImage], roi: NDArray[np.bool_] | None) -> Tensor | None: ...
+
+    @abstractmethod
+    def _gauge(self, features: list[Tensor], size: tuple[int, int], memory: Memory, own: int | None) -> Gauge: ...
 
     @abstractmethod
     def _commit(self, memory: Memory, calibration: Calibration | None, change: Change) -> None: ...
@@ -151,17 +162,18 @@ class LivingMemory(ABC):
                 assert kept is not None
                 yield kept
             else:
-                yield self._gauge(next(features), memory, number if own else None)
+                yield self._gauge(*next(features), memory, number if own else None)
             report("calibrating", number + 1, len(sources))
 
-    def _features(self, items: Sequence[ImageLike]) -> Iterator[list[Tensor]]:
-        """The embedded patches [1, P, D] per memory, image by image."""
+    def _features(self, items: Sequence[ImageLike]) -> Iterator[tuple[list[Tensor], tuple[int, int]]]:
+        """The embedded patches [1, P, D] per memory and the (height, width), image by image."""
         for group, pixels in self.extractor.batches(open_each(items)):
             for picture in group:
                 if isinstance(picture, ImageError):
                     raise picture
-            for image in zip(*self.extractor.features(pixels), strict=True):
-                yield [layer.unsqueeze(0) for layer in image]
+            sizes = [picture.size for picture in group if isinstance(picture, Picture)]
+            for size, *image in zip(sizes, *self.extractor.features(pixels), strict=True):
+                yield [layer.unsqueeze(0) for layer in image], size
 
     def _sources(self, images: Sequence[TrainingImage], keep_scores: bool = False) -> list[ImageLike]:
         """Images to calibrate on again. One that cannot be had is refused, or gives its error with ``keep_scores``."""
@@ -235,7 +247,9 @@ class LivingMemory(ABC):
         if self.calibration is not None:
             refuse_calibrated(added, self.calibration)
         config, held = self.config, memory.layers[0].banks.shape[1]
-        size = growth(len(items) * memory.patches, config.coreset_ratio, held, config.max_anchors)
+        counted = self._counted(added, memory.roi)
+        patches = len(items) * memory.patches if counted is None else len(counted)
+        size = growth(patches, config.coreset_ratio, held, config.max_anchors)
         if size == 0:
             raise ConfigError(f"the banks are full: max_anchors is {config.max_anchors}; fit again with a higher one")
         behind = self._behind(memory)
@@ -245,7 +259,7 @@ class LivingMemory(ABC):
         def picked(done: int) -> None:
             report("selecting anchors", done, total)
 
-        with self._embedded(items, report) as store:
+        with self._embedded(items, added, memory.roi, report) as store:
             grown = extended(memory, store, added, self.extractor.selections, size, self.device, picked)
         if behind is memory.images:
             behind, sources = grown.images, [*sources, *items]
@@ -304,6 +318,7 @@ class LivingMemory(ABC):
         refuse_other_settings(self.config, other.config)
         if self.extractor.backbone.fingerprint != other.extractor.backbone.fingerprint:
             raise ConfigError("both models must have the same backbone weights; fit one of them again")
+        refuse_other_region(memory, theirs)
         refuse_known(theirs.images, memory, "is in both models; forget it in one of them first")
         both = merged(memory, theirs, self.extractor.selections, self.config.max_anchors)
         sources = [*self._sources(memory.images, keep_scores), *other._sources(theirs.images, keep_scores)]

@@ -65,6 +65,8 @@ class Memory:
     images: tuple[TrainingImage, ...]
     patches: int
     """Patches per image."""
+    roi: NDArray[np.bool_] | None = None
+    """[H, W] region of interest, stretched over every image; None: all of it."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,6 +101,8 @@ class Memory:
             tensors[f"memory.{index}.origin"] = layer.origin
             tensors[f"memory.{index}.banks"] = layer.banks.to(torch.int32)
             tensors[f"memory.{index}.scale"] = torch.tensor(layer.scale, dtype=torch.float64)
+        if self.roi is not None:
+            tensors["roi"] = torch.from_numpy(self.roi.astype(np.uint8))
         return tensors
 
     @classmethod
@@ -131,7 +135,10 @@ class Memory:
             layers.append(layer)
         if not layers:
             raise ValueError("no memory in the file")
-        return cls(tuple(layers), images, patches)
+        roi = tensors["roi"].numpy() > 0 if "roi" in tensors else None
+        if roi is not None and (roi.ndim != 2 or not roi.any()):
+            raise ValueError("the region of interest is empty")
+        return cls(tuple(layers), images, patches, roi)
 
 
 def pack_anchors(anchors: Tensor, compression: str) -> dict[str, Tensor]:
@@ -186,6 +193,10 @@ class PatchSource(Protocol):
     def dims(self) -> list[int]:
         """Dimensions of each layer."""
 
+    @property
+    def counted(self) -> Tensor | None:
+        """[K] int64: the patches that may become anchors, ascending; None: all."""
+
     def pieces(self, layer: int) -> Iterator[tuple[slice, Tensor]]:
         """All patches of a layer in order, float32 [some, D] with the rows they are."""
 
@@ -197,9 +208,17 @@ class FeatureStore:
     fitting thousands of images needs disk, not memory. Use as a context manager: the files go away with it.
     """
 
-    def __init__(self, images: int, patches: int, dims: list[int], limit: int = IN_RAM_BYTES) -> None:
+    def __init__(
+        self,
+        images: int,
+        patches: int,
+        dims: list[int],
+        limit: int = IN_RAM_BYTES,
+        counted: Tensor | None = None,
+    ) -> None:
         self.patches = patches
         self.rows = images * patches
+        self.counted = counted
         self.dims = dims
         self.on_disk = 4 * self.rows * sum(dims) > limit
         self._folder = tempfile.TemporaryDirectory(prefix="procon-") if self.on_disk else None
@@ -280,17 +299,37 @@ def build_layer(
     """
     grid = selection_grid(store, layer, selection, device)
     picks = select_anchors(grid, size, seeds, coreset, progress).cpu()
-    return gather_layer(store, layer, picks)
+    return gather_layer(store, layer, picks if store.counted is None else store.counted[picks])
 
 
 def selection_grid(store: PatchSource, layer: int, selection: Tensor | None, device: torch.device) -> Tensor:
-    """The training patches of a layer where its coresets are selected: [N, d] on the grid of ``k_center``."""
-    width = store.dims[layer] if selection is None else selection.shape[1]
-    points = torch.empty(store.rows, width, device=device)
-    for rows, features in store.pieces(layer):
-        here = features.to(device)
-        points[rows] = here if selection is None else here @ selection.to(device)
+    """The patches of a layer that may become anchors where they are selected: [N, d] on the grid of ``k_center``."""
+    points = torch.empty(selectable(store), _selection_dims(store, layer, selection), device=device)
+    fill_selected(points, store, layer, selection)
     return to_grid_(points)  # in place: at this size a second copy is what decides whether the fit fits
+
+
+def fill_selected(points: Tensor, store: PatchSource, layer: int, selection: Tensor | None) -> None:
+    """Write the patches of a layer that may become anchors into ``points`` [K, d], in the space of ``selection``."""
+    matrix = None if selection is None else selection.to(points.device)
+    done = 0
+    for rows, features in store.pieces(layer):
+        chosen = features
+        if store.counted is not None:
+            first, last = torch.searchsorted(store.counted, torch.tensor([rows.start, rows.stop])).tolist()
+            chosen = features[store.counted[first:last] - rows.start]
+        here = chosen.to(points.device)
+        points[done : done + len(here)] = here if matrix is None else here @ matrix
+        done += len(here)
+
+
+def selectable(store: PatchSource) -> int:
+    """How many patches may become anchors."""
+    return store.rows if store.counted is None else len(store.counted)
+
+
+def _selection_dims(store: PatchSource, layer: int, selection: Tensor | None) -> int:
+    return store.dims[layer] if selection is None else selection.shape[1]
 
 
 def select_anchors(

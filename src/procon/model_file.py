@@ -43,6 +43,7 @@ def write(path: Path, contents: Contents) -> None:
         "images": [image.to_dict() for image in memory.images],
         "thumbnail_bytes": sum(len(image.thumbnail) for image in memory.images),
         "patches": memory.patches,
+        "roi": None if memory.roi is None else float(memory.roi.mean()),
         "calibration": contents.calibration.to_dict() if contents.calibration else None,
         "history": [change.to_dict() for change in contents.history],
     }
@@ -91,6 +92,8 @@ def _check(contents: Contents) -> None:
                 f"memory {index} has {len(layer.banks)} banks of {layer.banks.shape[1]} anchors; the settings call for "
                 f"{config.banks} banks of at least {config.num_neighbors}"
             )
+    if memory.roi is not None and memory.roi.shape != config.input_size:
+        raise ValueError(f"a region of interest of {memory.roi.shape} pixels for an input of {config.input_size}")
     if known is not None and known.kind == "leave-one-out" and len(known.scores) != len(memory.images):
         raise ValueError(f"{len(known.scores)} calibration scores for {len(memory.images)} training images")
 
@@ -106,6 +109,7 @@ def facts(path: Path) -> list[tuple[str, str]]:
             ("backbone", f"{config['backbone']} from {backbone['source']}" + " (embedded)" * backbone["embedded"]),
             ("weights sha256", backbone["sha256"]),
             ("images", f"{len(metadata['images'])} good images, {metadata['patches']} patches each"),
+            ("region", f"{roi:.0%} of the image" if (roi := metadata.get("roi")) is not None else "the whole image"),
             ("thumbnails", f"{thumbnails / 2**20:.1f} MiB" if thumbnails else "none"),
         ]
         if known is None:

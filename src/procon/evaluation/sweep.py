@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from procon.config import Config
-from procon.detector import fuse_layers, layer_scales, read_layer, read_neighbors
+from procon.reading import fuse_layers, layer_scales, read_layer, read_neighbors
 from procon.errors import ConfigError
 from procon.evaluation.tokens import TokenCache
 from procon.features import Embedding
@@ -81,20 +81,8 @@ class Sweep:
     def run(self, variants: Iterable[Config], done: Callable[[Config, Scored], None], progress: Progress) -> None:
         """Score the test images under every variant; ``done`` hears each as soon as its parts are there."""
         waiting = list(variants)
-        reads = self._plan(waiting)
-        groups: dict[str, list[_Read]] = {}
-        for read in reads.values():
-            groups.setdefault(read.memory, []).append(read)
-        missing = {key: [read for read in group if not self._complete(read)] for key, group in groups.items()}
-        test = len(self._tokens.images) - self._train
-        total = sum(self._train + test * len(group) for group in missing.values() if group)
-        ticks = 0
-
-        def tick() -> None:
-            nonlocal ticks
-            ticks += 1
-            progress("scoring", ticks, total)
-
+        reads, missing = self._missing(waiting)
+        tick = self._ticks(missing.values(), progress)
         for group in missing.values():
             if group:
                 self._read_memory(group, tick)
@@ -102,6 +90,37 @@ class Sweep:
             for config in ready:
                 done(config, self._fuse(config))
                 waiting.remove(config)
+
+    def memories(self, variants: Iterable[Config]) -> list[str]:
+        """Memories whose residuals are not all there yet: they can be read in any order, or at the same time."""
+        return [key for key, group in self._missing(list(variants))[1].items() if group]
+
+    def read(self, variants: Iterable[Config], memory: str, progress: Progress) -> None:
+        """Make the residuals of one of :meth:`memories`; :meth:`run` then finds them there."""
+        group = self._missing(list(variants))[1].get(memory)
+        if group:
+            self._read_memory(group, self._ticks([group], progress))
+
+    def _missing(self, variants: list[Config]) -> tuple[dict[str, _Read], dict[str, list[_Read]]]:
+        """All residuals that ``variants`` are made of, and those that are not there, by memory."""
+        reads = self._plan(variants)
+        groups: dict[str, list[_Read]] = {}
+        for read in reads.values():
+            groups.setdefault(read.memory, []).append(read)
+        return reads, {key: [read for read in group if not self._complete(read)] for key, group in groups.items()}
+
+    def _ticks(self, groups: Iterable[list[_Read]], progress: Progress) -> Callable[[], None]:
+        """Something to call after each image that a memory was made from or asked about."""
+        test = len(self._tokens.images) - self._train
+        total = sum(self._train + test * len(group) for group in groups if group)
+        ticks = 0
+
+        def tick() -> None:
+            nonlocal ticks
+            ticks += 1
+            progress("scoring", ticks, total)
+
+        return tick
 
     # ------------------------------------------------------------------------------------------------ what is needed
 

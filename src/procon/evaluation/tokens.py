@@ -57,7 +57,7 @@ class TokenCache:
             for picture in group:
                 if isinstance(picture, ImageError):
                     raise picture
-            for block, tokens in zip(backbone.layers, backbone.tokens(pixels), strict=True):
+            for block, tokens in zip(backbone.layers, extractor.tokens(pixels), strict=True):
                 files[block][done : done + len(group)] = tokens.cpu().numpy()
             before, done = done, done + len(group)
             if done // _SAVE_EVERY != before // _SAVE_EVERY or done == len(self.images):

@@ -8,7 +8,7 @@ from PIL import Image
 
 from procon.detector import Detector
 from procon.errors import ImageError
-from procon.explain import patch_size
+from procon.framing import patch_size
 from procon.prediction import NormalPatch
 from procon.render import jpeg
 

@@ -1,42 +1,62 @@
 """The stages of a prediction, apart: what needs the device, and what other threads can do before and after it."""
 
 from collections.abc import Sequence
+from itertools import islice
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from procon.deploy import Runtime
 from procon.detector import Detector
-from procon.images import Picture, to_input
+from procon.images import Picture
 from procon.prediction import Explanation, Prediction
 
-Reading = tuple[Tensor, Tensor, Tensor]
-"""Score, map of the backbone's input [H, W] and median patch score of one image."""
+Scorer = Detector | Runtime
+Reading = tuple[Any, Any, Any]
+"""Score, map of the backbone's input [H, W] and median patch score of one image: tensors, or arrays of a runtime."""
 
 
-def prepare(detector: Detector, picture: Picture) -> Tensor:
-    """The input [3, H, W] of the backbone."""
-    config = detector.config
-    return torch.from_numpy(to_input(picture, config.input_size, config.resize))
+class Input(NamedTuple):
+    """An image as the backbone sees it."""
+
+    pixels: Tensor
+    """[3, H, W]"""
+    size: tuple[int, int]
+    """(height, width) of the image it was made from."""
 
 
-def read(detector: Detector, inputs: Sequence[Tensor]) -> list[Reading]:
-    """What the device says about inputs [3, H, W].
+def prepare(scorer: Scorer, picture: Picture) -> Input:
+    """The input of the backbone."""
+    if isinstance(scorer, Runtime):
+        return Input(torch.from_numpy(scorer.prepare(picture)), picture.size)
+    return Input(scorer.extractor.prepare(picture), picture.size)
 
-    On a CPU they pass one by one, as in ``Detector.predict_each``: rounding then never depends on the others. Results
-    come to the CPU here, so that no other thread ever touches a GPU: it could break a graph that is being recorded.
+
+def read(scorer: Scorer, inputs: Sequence[Input]) -> list[Reading]:
+    """What the device says about ``inputs``.
+
+    On a CPU they pass one by one, as in ``Detector.predict_each``: rounding then never depends on the others; and so
+    they do where images are padded, as their sizes differ. Results come to the CPU here, so that no other thread ever
+    touches a GPU: it could break a graph that is being recorded.
     """
-    size = len(inputs) if detector.device.type == "cuda" else 1
-    found: list[Reading] = []
-    for start in range(0, len(inputs), size):
-        scores, maps, middles = detector._read(torch.stack(list(inputs[start : start + size])))
+    if isinstance(scorer, Runtime):
+        readings = [scorer.read(one.pixels.numpy()[None]) for one in inputs]
+        return [(scores[0], maps[0], middles[0]) for scores, maps, middles in readings]
+    together = scorer.device.type == "cuda" and scorer.config.aspect == "stretch"
+    waiting, found = iter(inputs), list[Reading]()
+    while group := list(islice(waiting, len(inputs) if together else 1)):
+        scores, maps, middles = scorer.read(torch.stack([one.pixels for one in group]), group[0].size)
         found.extend(zip(scores.cpu(), maps.cpu(), middles.cpu(), strict=True))
     return found
 
 
-def judge(detector: Detector, picture: Picture, reading: Reading) -> Prediction:
+def judge(scorer: Scorer, picture: Picture, reading: Reading) -> Prediction:
     """Heat map, verdict and regions."""
-    with torch.inference_mode():
-        return detector._judge(picture, *reading)
+    score, input_map, middle = reading
+    if isinstance(scorer, Runtime):
+        return scorer.judge(picture, float(score), input_map, float(middle))
+    return scorer.judge(picture, score, input_map, middle)
 
 
 def explain(detector: Detector, picture: Picture, xy: tuple[float, float] | None) -> Explanation:

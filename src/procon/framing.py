@@ -1,0 +1,74 @@
+"""Where an image lies in the input of the backbone: stretched over it, cut from its centre, or padded around.
+
+Needs numpy and Pillow only.
+"""
+
+from dataclasses import dataclass
+
+from procon.config import PATCH, Config
+from procon.errors import ConfigError
+
+Box = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The image is resized to ``scaled``; the input begins at ``origin`` of that."""
+
+    origin: tuple[int, int]
+    """(top, left) of the input in the resized image; negative where there is padding."""
+    scaled: tuple[int, int]
+    """(height, width) of the resized image."""
+
+
+def frame_of(config: Config, size: tuple[int, int]) -> Frame:
+    """The frame of an image of ``size`` (height, width)."""
+    height, width = config.input_size
+    if config.resize is not None:
+        side = config.resize
+        return Frame(((side - height) // 2, (side - width) // 2), (side, side))
+    if config.aspect == "stretch":
+        return Frame((0, 0), (height, width))
+    scale = min(height / size[0], width / size[1])
+    scaled = max(1, min(height, round(size[0] * scale))), max(1, min(width, round(size[1] * scale)))
+    return Frame((-((height - scaled[0]) // 2), -((width - scaled[1]) // 2)), scaled)
+
+
+def patch_box(config: Config, patch: int, size: tuple[int, int]) -> Box:
+    """(left, top, right, bottom) of patch number ``patch`` in pixels of an image of ``size`` (height, width)."""
+    row, column = divmod(patch, config.grid[1])
+    frame = frame_of(config, size)
+    top, bottom = _span(frame.origin[0], row, size[0], frame.scaled[0])
+    left, right = _span(frame.origin[1], column, size[1], frame.scaled[1])
+    return left, top, right, bottom
+
+
+def _span(origin: int, cell: int, length: int, scaled: int) -> tuple[int, int]:
+    """The pixels of an image's side that a cell covers: at least one, and none outside."""
+    start, end = ((origin + PATCH * edge) * length / scaled for edge in (cell, cell + 1))
+    first = min(max(round(start), 0), length - 1)
+    return first, min(max(round(end), first + 1), length)
+
+
+def patch_size(config: Config, size: tuple[int, int]) -> tuple[float, float]:
+    """(width, height) of a patch in pixels of an image of ``size`` (height, width), before rounding."""
+    height, width = frame_of(config, size).scaled
+    return PATCH * size[1] / width, PATCH * size[0] / height
+
+
+def patch_at(config: Config, xy: tuple[float, float], size: tuple[int, int]) -> int:
+    """Number of the patch that covers pixel ``xy`` of an image of ``size`` (height, width)."""
+    x, y = xy
+    if not (0 <= x < size[1] and 0 <= y < size[0]):
+        raise ConfigError(f"xy must be a pixel of the image, from 0,0 to {size[1] - 1},{size[0] - 1}, got {x},{y}")
+    frame = frame_of(config, size)
+    column = _cell(x, size[1], frame.scaled[1], frame.origin[1])
+    row = _cell(y, size[0], frame.scaled[0], frame.origin[0])
+    if not (0 <= row < config.grid[0] and 0 <= column < config.grid[1]):
+        raise ConfigError(f"xy must lie in the centre crop that the model looks at, got {x},{y} outside it")
+    return row * config.grid[1] + column
+
+
+def _cell(pixel: float, length: int, scaled: int, origin: int) -> int:
+    """The cell in which the centre of a pixel lies."""
+    return int(((int(pixel) + 0.5) * scaled / length - origin) // PATCH)
