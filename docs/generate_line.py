@@ -151,16 +151,16 @@ def sizes(rows: list[Row]) -> list[str]:
         [row["category"], row["variant"], *(row[name] for name in names), row["score_s"], row["peak_gib"]]
         for row in rows
     ]
-    plain = {row["category"]: row for row in rows if row["variant"] == "392"}
     words = []
-    for row in rows:
-        if "tiles" in row["variant"]:
-            base = plain[row["category"]]
-            change = ", ".join(
-                f"{names[one]} by {float(row[one]) - float(base[one]):+.1f}" for one in ("p_ap", "aupro")
-            )
-            cost = float(row["score_s"]) / float(base["score_s"])
-            words.append(f"On {row['category']}, tiles change {change} points for {cost:.1f} times the time.")
+    for category in dict.fromkeys(row["category"] for row in rows):
+        plain, tiles, whole = (row for row in rows if row["category"] == category)
+        cost = float(tiles["score_s"]) / float(plain["score_s"])
+        gain, beside = (float(tiles["p_ap"]) - float(other["p_ap"]) for other in (plain, whole))
+        than = "more" if beside > 0 else "less"
+        words.append(
+            f"On {category}, tiles change P-AP by {gain:+.1f} points for {cost:.1f} times the time, and have "
+            f"{abs(beside):.1f} {than} than the large input at once."
+        )
     return [table(head, cells, "ll" + "r" * (len(head) - 2)), wrap(" ".join(words))]
 
 
