@@ -552,3 +552,20 @@ def test_training_pictures_come_from_the_path_or_the_thumbnail(tiny_backbone: Pa
     bare = Detector(tiny_config(tiny_backbone), device="cpu").fit(paths[:1])
     paths[0].unlink()
     assert isinstance(bare.training_picture(0), ImageError)
+
+
+def test_images_without_a_path_are_never_taken_for_one_another(tiny_backbone: Path) -> None:
+    """Training, held-out and added arrays: each is found again as itself."""
+    arrays = {first: [part_pixels(seed) for seed in range(first, first + 6)] for first in (0, 100, 200)}
+    detector = Detector(tiny_config(tiny_backbone), device="cpu").fit(arrays[0])
+    before = {suspect.image: suspect.score for suspect in detector.suspects()}
+    detector.calibrate(arrays[100])
+    assert {suspect.image: suspect.score for suspect in detector.suspects()} == before
+    known = detector.calibration
+    assert known is not None
+    expected = [detector.predict(image).score for image in arrays[100]]
+    assert list(known.scores) == pytest.approx(expected)
+    detector.partial_fit(arrays[200])
+    assert detector.calibration is not None
+    assert list(detector.calibration.scores) == pytest.approx([detector.predict(i).score for i in arrays[100]])
+    assert len(set(memory_of(detector).names) | {image.name for image in known.images}) == 18
