@@ -8,8 +8,8 @@ if you have some) the walk is the same: python docs/make_tutorial.py GOOD NEW DE
 """
 
 import argparse
-import json
 import contextlib
+import json
 import shlex
 import tempfile
 from collections.abc import Callable
