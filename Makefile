@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 REAL_WEIGHTS ?= $(wildcard ../shared/weights/dinov2_vits14_dav2_fp16.safetensors)
 REAL_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: demo test test-all lint wheel bench docs clean
+.PHONY: demo test test-all lint wheel bench docs tutorial clean
 
 demo: $(VENV)/.run-ready
 	$(BIN)/procon demo
@@ -48,6 +48,12 @@ docs: $(VENV)/.dev-ready
 	$(BIN)/python docs/generate_cli.py
 	$(BIN)/python docs/generate_benchmarks.py
 	$(BIN)/python docs/generate_line.py
+	$(BIN)/python docs/generate_best.py
+	$(BIN)/python docs/generate_scale.py
+
+# Takes the walk of docs/tutorial.md with real weights, fetched once, and writes it down.
+tutorial: $(VENV)/.dev-ready
+	$(BIN)/python docs/make_tutorial.py
 
 clean:
 	rm -rf $(VENV) .venvs dist demo-output

@@ -1,6 +1,8 @@
 """torch, ONNX Runtime and OpenVINO on the same images. Writes ``benchmarks/results/deploy.csv`` and docs/deploy.md.
 
     python benchmarks/deploy.py [--weights dinov2_vits14_dav2_fp16.safetensors] [--data FOLDER_OF_IMAGES]
+    python benchmarks/deploy.py --folder models --prepare          # the models first, the times on a quiet machine
+    python benchmarks/deploy.py --folder models --backbones dinov2-base
 
 Runners take turns image by image, so that a load on the machine falls on all of them; times are medians. Without
 ``--weights`` the ViT-S is random too, which does not change times. ``--table`` only writes the table of the document.
@@ -20,10 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from environment import RESULTS, write_rows
+from environment import RESULTS, environment
 from procon import Config, Detector
 from procon.deploy import Runtime
-from procon.deploy.export import Exported, export
+from procon.deploy.export import export
 from procon.folders import training_images
 from procon.images import open_image, to_input
 from procon.parts import render_part
@@ -55,6 +57,23 @@ def random_weights(backbone: str, folder: Path) -> Path:
     return folder
 
 
+def prepare(backbone: str, weights: str | None, images: Sequence[Any], folder: Path) -> None:
+    """Fit and export into ``folder`` what is not there yet."""
+    file = folder / f"{backbone}.procon"
+    if not file.is_file():
+        found = weights or str(random_weights(backbone, folder / backbone))
+        config = Config(backbone=backbone, weights=found, coreset="random", max_anchors=ANCHORS, coreset_ratio=1.0)
+        Detector(config, device="cpu").fit(images).save(file, embed_backbone=True)
+    detector = Detector.load(file, device="cpu")
+    for runtime, precision in EXPORTS:
+        target = folder / f"{backbone}-{runtime}-{precision}"
+        if not target.is_dir():
+            # Training images score low, and random weights are not made to be quantised: here only times matter.
+            options: dict[str, Any] = {"tolerance": 100.0, "map_tolerance": 100.0, "images": images}
+            export(detector, target, runtime=runtime, precision=precision, **options)
+        print("there is", target.name, flush=True)
+
+
 def timed(runners: Mapping[str, Run], pixels: np.ndarray[Any, Any], rounds: int) -> dict[str, list[float]]:
     """Seconds of every run, the runners in turn."""
     times: dict[str, list[float]] = {name: [] for name in runners}
@@ -67,48 +86,42 @@ def timed(runners: Mapping[str, Run], pixels: np.ndarray[Any, Any], rounds: int)
     return times
 
 
-def measure(
-    backbone: str, weights: str | None, images: Sequence[Any], folder: Path, rounds: int
-) -> list[dict[str, Any]]:
-    found = weights or str(random_weights(backbone, folder / backbone))
-    config = Config(backbone=backbone, weights=found, coreset="random", max_anchors=ANCHORS, coreset_ratio=1.0)
-    detector = Detector(config, device="cpu").fit(images)
+def measure(backbone: str, images: Sequence[Any], folder: Path, rounds: int) -> list[dict[str, Any]]:
+    file = folder / f"{backbone}.procon"
+    detector = Detector.load(file, device="cpu")
     assert detector.memory is not None
-    file = detector.save(folder / f"{backbone}.procon", embed_backbone=True)
+    anchors = sum(len(layer.anchors) for layer in detector.memory.layers)
     runners: dict[str, Run] = {"torch fp32": lambda pixels: detector.score(torch.from_numpy(pixels))}
-    exports: dict[str, Exported] = {}
+    manifests: dict[str, Mapping[str, Any]] = {}
     for runtime, precision in EXPORTS:
         name = f"{runtime} {precision}"
-        # Random weights are not made to be quantised: here only times are looked at.
-        exports[name] = export(
-            detector,
-            folder / f"{backbone}-{runtime}-{precision}",
-            runtime=runtime,
-            precision=precision,
-            tolerance=100.0,
-        )
-        runners[name] = Runtime(exports[name].folder, threads=torch.get_num_threads()).score
+        opened = Runtime(folder / f"{backbone}-{runtime}-{precision}", threads=torch.get_num_threads())
+        runners[name], manifests[name] = opened.score, opened.manifest.entries
+    config = detector.config
     pixels = np.stack([to_input(open_image(image), config.input_size) for image in images])
     batch = np.concatenate([pixels] * (1 + BATCH // len(pixels)))[:BATCH]
     one, many = timed(runners, pixels[:1], rounds), timed(runners, batch, max(3, rounds // 4))
     latency = {name: statistics.median(times) for name, times in one.items()}
     rows = []
     for name, times in one.items():
-        done = exports.get(name)
+        known = manifests.get(name)
         low, high = np.quantile(times, [0.25, 0.75])
+        differs = known["check"]["difference"] if known else {}
+        memory = known["size"].get("peak_memory_bytes") if known else None
+        real = "random" if (folder / backbone).is_dir() else "real"
         row: dict[str, Any] = {
-            "backbone": SIZES[backbone] + (", random weights" if weights is None else ", real weights"),
+            "backbone": f"{SIZES[backbone]}, {real} weights",
             "runtime": name.split()[0],
             "precision": name.split()[1],
             "latency_ms": round(1000 * latency[name], 1),
             "spread_ms": round(1000 * float(high - low), 1),
             "images_per_s": round(BATCH / statistics.median(many[name]), 2),
             "times_torch": round(latency["torch fp32"] / latency[name], 2),
-            "disk_mib": round((done.bytes if done else file.stat().st_size) / 2**20, 1),
-            "memory_mib": round(done.memory_bytes / 2**20) if done and done.memory_bytes else "",
-            "score_difference": f"{done.difference.score_share:.2g}" if done else "",
-            "map_difference": f"{done.difference.map_share:.2g}" if done else "",
-            "anchors": sum(len(layer.anchors) for layer in detector.memory.layers),
+            "disk_mib": round((known["size"]["disk_bytes"] if known else file.stat().st_size) / 2**20, 1),
+            "memory_mib": round(memory / 2**20) if memory else "",
+            "score_difference": f"{differs['score_share']:.2g}" if differs else "",
+            "map_difference": f"{differs['map_share']:.2g}" if differs else "",
+            "anchors": anchors,
             "rounds": rounds,
             "load": round(os.getloadavg()[0], 1),
         }
@@ -135,9 +148,15 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         "",
         f"{first['cpu']}, {first['threads']} threads, torch {first['torch']}, 392 x 392 pixels, five banks a layer, "
         f"{first['anchors']} distinct anchors in all layers of the {first['backbone'].split(',')[0]}; medians of "
-        f"{first['rounds']} runs; load of the machine from {loads[0]:g} to {loads[-1]:g}.",
+        f"{min(int(row['rounds']) for row in rows)} runs or more in turn; load of the machine {spread(loads)}, these "
+        "runs included. Memory is the peak of a process that loads the model and scores one image. Made by "
+        "`python benchmarks/deploy.py --weights FILE`.",
     ]
     return MARKS[0] + "\n" + "\n".join(lines) + "\n\n" + MARKS[1]
+
+
+def spread(values: Sequence[float]) -> str:
+    return f"{values[0]:g}" if values[0] == values[-1] else f"from {values[0]:g} to {values[-1]:g}"
 
 
 def read_results() -> list[dict[str, str]]:
@@ -161,19 +180,33 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="good images; default: rendered parts")
     parser.add_argument("--backbones", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--folder", type=Path, help="keep the models here, and take those that are there")
+    parser.add_argument("--prepare", action="store_true", help="only make the models, measure nothing")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     options = parser.parse_args()
     if not options.table:
         images: Sequence[Any] = [render_part("good", seed).image for seed in range(BATCH)]
         if options.data is not None:
             images = training_images(options.data)[:BATCH]
-        with tempfile.TemporaryDirectory() as folder:
-            rows = []
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = options.folder or Path(temporary)
+            folder.mkdir(parents=True, exist_ok=True)
             for backbone in options.backbones:
-                weights = options.weights if backbone == "dinov2-small" else None
-                rows += measure(backbone, weights, images, Path(folder), options.rounds)
-        write_rows("deploy", rows)
+                prepare(backbone, options.weights if backbone == "dinov2-small" else None, images, folder)
+                if not options.prepare:
+                    write(backbone, measure(backbone, images, folder, options.rounds))
     PAGE.write_text(put_table(PAGE.read_text(encoding="utf-8"), read_results()), encoding="utf-8")
+
+
+def write(backbone: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Put the rows of one backbone in the place of those there were; one run may measure one backbone only."""
+    here = environment()
+    rows = [{**row, **here} for row in rows]
+    others = [row for row in read_results() if not row["backbone"].startswith(SIZES[backbone])]
+    with (RESULTS / "deploy.csv").open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(sorted([*others, *rows], key=lambda row: list(SIZES.values()).index(row["backbone"][:5])))
 
 
 if __name__ == "__main__":

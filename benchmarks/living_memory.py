@@ -22,12 +22,12 @@ from torch import Tensor
 
 from environment import write_rows
 from procon import Config, Detector
-from procon.reading import score_patches
 from procon.evaluation.datasets import read_mask
 from procon.evaluation.metrics import evaluate
 from procon.folders import read_layout
 from procon.images import open_each
 from procon.kernels.consensus import top_mean
+from procon.reading import score_patches
 
 
 class Judge:

@@ -1,18 +1,21 @@
-"""Load on ``procon serve`` over loopback. Writes ``benchmarks/results/server.csv``.
+"""Load on ``procon serve`` over loopback. Writes ``benchmarks/results/server.csv``, with a GPU ``server_gpu.csv``.
 
     python benchmarks/server.py --weights FILE [--device cuda] [--seconds 20] [--overload-seconds 600]
+    python benchmarks/server.py --table          # only writes what was measured into docs/server.md
 
-Closed loop: so many clients, each with one request at a time. Open loop: requests leave by the clock whatever the
-answers do; at twice the capacity all that may be refused is refused with 503, and memory must stay flat. The
+Closed loop: so many clients, each with one image at a time; one that is refused with 503 comes back after the time it
+was told, and the time it waited counts. Open loop: requests leave by the clock whatever the answers do; at twice the
+capacity there must be nothing but 200 and 503, and memory must stay flat. When that is over, everybody waits for the
+answers that are still due, and one second after the last request left a new client must be served as before. The
 yardstick is ``Detector.predict_each`` over the same files, which is what ``procon predict`` runs.
 """
 
 import argparse
-import contextlib
+import csv
 import http.client
 import itertools
 import os
-import socket
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,13 +27,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from environment import write_rows
+from environment import RESULTS, write_rows
 from procon import Config, Detector
 from procon.parts import write_set
 
 TRAIN, TEST = 32, 24
 PROGRAM = "from procon.cli import main; main()"
 PATH = "/v1/models/flange/predict"
+IDLE_SECONDS = 20.0
+PAGE = Path(__file__).parent.parent / "docs" / "server.md"
+MARKS = "<!-- results of benchmarks/server.py -->\n", "<!-- end of results -->\n"
 
 
 @dataclass
@@ -59,29 +65,26 @@ class Client:
     def __init__(self, port: int) -> None:
         self._port = port
         self._connection: http.client.HTTPConnection | None = None
-        self._gone = False
+        self._used = 0.0
+        self.again = 1.0
+        """Seconds after which a refused client was told to come back."""
 
     def ask(self, body: bytes) -> str:
         """The status of one prediction, or what went wrong."""
         try:
-            if self._connection is None:
+            # The server closes a connection after 30 idle seconds; whoever keeps one has to know.
+            if self._connection is None or time.perf_counter() - self._used > IDLE_SECONDS:
                 self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=120)
             self._connection.request("POST", PATH, body, {"content-type": "image/png"})
             answer = self._connection.getresponse()
             answer.read()
+            self.again, self._used = float(answer.headers.get("retry-after", "1")), time.perf_counter()
             if answer.will_close:
                 self._connection = None
             return str(answer.status)
         except (OSError, http.client.HTTPException) as error:
             self._connection = None
-            return "hung up" if self._gone else type(error).__name__
-
-    def hang_up(self) -> None:
-        """Leave, also from another thread and in the middle of a question."""
-        self._gone, connection = True, self._connection
-        if connection is not None and connection.sock is not None:
-            with contextlib.suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
+            return type(error).__name__
 
 
 def closed(port: int, bodies: list[bytes], clients: int, seconds: float) -> Load:
@@ -91,35 +94,33 @@ def closed(port: int, bodies: list[bytes], clients: int, seconds: float) -> Load
     def one(number: int) -> None:
         client = Client(port)
         for body in itertools.islice(itertools.cycle(bodies), number, None):
-            begin = time.perf_counter()
-            if begin >= until:
-                return
-            status = client.ask(body)
-            end = time.perf_counter()
-            with lock:
-                load.statuses[status] += 1
-                if status == "200" and end <= until:
-                    load.milliseconds.append(1000 * (end - begin))
+            begin, status = time.perf_counter(), ""
+            while status in ("", "503"):
+                if time.perf_counter() >= until:
+                    return
+                status = client.ask(body)
+                end = time.perf_counter()
+                with lock:
+                    load.statuses[status] += 1
+                    if status == "200" and end <= until:
+                        load.milliseconds.append(1000 * (end - begin))
+                if status == "503":
+                    time.sleep(client.again)
 
     with ThreadPoolExecutor(clients) as pool:
         list(pool.map(one, range(clients)))
     return load
 
 
-def opened(port: int, bodies: list[bytes], rate: float, seconds: float, leave: bool = False) -> Load:
-    """Requests at a fixed rate; the latency counts from when each should have left.
-
-    With ``leave`` the clients do not wait for their last answers: they hang up when the time is over.
-    """
-    load, lock = Load(seconds), threading.Lock()
-    local, clients = threading.local(), list[Client]()
+def opened(port: int, bodies: list[bytes], rate: float, seconds: float) -> Load:
+    """Requests at a fixed rate; the latency counts from when each should have left."""
+    load, lock, local = Load(seconds), threading.Lock(), threading.local()
     start = time.perf_counter()
 
     def one(number: int, due: float) -> None:
         client = getattr(local, "client", None)
         if client is None:
             client = local.client = Client(port)
-            clients.append(client)
         status = client.ask(bodies[number % len(bodies)])
         with lock:
             load.statuses[status] += 1
@@ -131,17 +132,8 @@ def opened(port: int, bodies: list[bytes], rate: float, seconds: float, leave: b
             due = start + number / rate
             time.sleep(max(0.0, due - time.perf_counter()))
             pool.submit(one, number, due)
-        if leave:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for client in clients:
-                client.hang_up()
     load.seconds = time.perf_counter() - start  # to the last answer
     return load
-
-
-def overload(port: int, bodies: list[bytes], rate: float, seconds: float) -> Load:
-    """An open loop whose clients hang up at the end."""
-    return opened(port, bodies, rate, seconds, leave=True)
 
 
 def spread(processes: int, work: Any, port: int, bodies: list[bytes], amount: float, seconds: float) -> Load:
@@ -179,10 +171,9 @@ class Memory:
         self._stop.set()
         self._thread.join()
 
-    def part(self, begin: float, end: float) -> float:
-        """The mean over a part of the time."""
-        chosen = self.mib[int(begin * len(self.mib)) : max(1, int(end * len(self.mib)))] or self.mib
-        return sum(chosen) / len(chosen)
+    def peaks(self) -> list[int]:
+        """The largest of every minute."""
+        return [round(max(self.mib[start : start + 120])) for start in range(0, len(self.mib), 120)]
 
 
 def yardstick(model: Path, files: list[Path], device: str, seconds: float) -> float:
@@ -195,7 +186,7 @@ def yardstick(model: Path, files: list[Path], device: str, seconds: float) -> fl
     return count / (time.perf_counter() - begin)
 
 
-def row(what: str, load: Load, note: str = "") -> dict[str, Any]:
+def row(what: str, load: Load, note: str = "", resident: str = "") -> dict[str, Any]:
     statuses = " ".join(f"{status}:{count}" for status, count in sorted(load.statuses.items()))
     print(
         f"{what:28} {load.rate:8.2f}/s  p50 {load.at(0.5):8.1f} ms  p99 {load.at(0.99):8.1f} ms  {statuses}  {note}",
@@ -208,6 +199,7 @@ def row(what: str, load: Load, note: str = "") -> dict[str, Any]:
         "p99_ms": round(load.at(0.99), 1),
         "statuses": statuses,
         "note": note,
+        "resident_mib_by_minute": resident,
     }
 
 
@@ -216,38 +208,86 @@ def measure(port: int, pid: int, bodies: list[bytes], alone: float, given: argpa
     closed(port, bodies, 1, 3)  # warm
     one = closed(port, bodies, 1, seconds)
     rows = [row("closed loop, 1 client", one, f"{one.rate / alone:.2f} of predict in a loop")]
-    many = one
-    for clients in (4, 16) if given.device == "cpu" else (4, 16, 64):
+    most = one
+    for clients in given.clients:
         many = spread(processes, closed, port, bodies, clients, seconds)
         note = f"{many.rate / alone:.2f} of predict in a loop, {many.rate / one.rate:.2f} of one client"
         rows.append(row(f"closed loop, {clients} clients", many, note))
+        most = max(most, many, key=lambda load: load.rate)
     for share in (0.5, 0.8):
-        load = spread(processes, opened, port, bodies, share * many.rate, seconds)
+        load = spread(processes, opened, port, bodies, share * most.rate, seconds)
         rows.append(row(f"open loop, {share:g} of capacity", load))
+    if given.overload_seconds:
+        rows += overload(port, pid, bodies, one, most.rate, given)
+    return rows
+
+
+def overload(
+    port: int, pid: int, bodies: list[bytes], one: Load, capacity: float, given: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Twice the capacity for a while, and what a new client finds one second after the last of it has left."""
+    found = list[Load]()
+
+    def newcomer() -> None:
+        time.sleep(given.overload_seconds + 1.0)
+        found.append(closed(port, bodies, 1, max(5.0, given.seconds)))
+
+    later = threading.Thread(target=newcomer)
     with Memory(pid) as memory:
-        load = spread(processes, overload, port, bodies, 2 * many.rate, given.overload_seconds)
-    time.sleep(1)
-    again = closed(port, bodies, 1, max(5.0, seconds))
-    early, late = memory.part(0.1, 0.3), memory.part(0.8, 1.0)
-    note = f"{given.overload_seconds:g} s; resident {early:.0f} MiB in the second tenth, {late:.0f} MiB at the end"
-    rows.append(row("open loop, 2 of capacity", load, note))
+        later.start()
+        load = spread(given.processes, opened, port, bodies, 2 * capacity, given.overload_seconds)
+    later.join()
+    rows = [row("open loop, 2 of capacity", load, f"{given.overload_seconds:g} s", " ".join(map(str, memory.peaks())))]
+    again = found[0]
     first = again.milliseconds[0] if again.milliseconds else float("nan")
     note = f"{again.rate / one.rate:.2f} of one client before; the first answer after {first:.0f} ms"
     rows.append(row("1 s after that, 1 client", again, note))
     return rows
 
 
+def put_tables(text: str) -> str:
+    """The document with what was measured in it."""
+    tables = [table(RESULTS / f"{name}.csv") for name in ("server", "server_gpu")]
+    body = "\n\n".join(table for table in tables if table) or "Not measured yet."
+    pattern = re.escape(MARKS[0]) + ".*?" + re.escape(MARKS[1])
+    return re.sub(pattern, lambda _: f"{MARKS[0]}\n{body}\n\n{MARKS[1]}", text, flags=re.DOTALL)
+
+
+def table(path: Path) -> str:
+    """One file of results as Markdown."""
+    if not path.is_file():
+        return ""
+    with path.open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    lines = ["| | images/s | p50, ms | p99, ms | answers | |", "|---|---|---|---|---|---|"]
+    for one in rows:
+        cells = [one[name] for name in ("measure", "images_per_second", "p50_ms", "p99_ms", "statuses", "note")]
+        lines.append(f"| {' | '.join(cells)} |")
+    resident = " ".join(one["resident_mib_by_minute"] for one in rows).split()
+    words = f"Largest resident memory in each minute of the overload: {', '.join(resident)} MiB. " if resident else ""
+    first = rows[0]
+    where = first["cpu"] if first["device"] == "cpu" else f"{first['device']}, {first['cpu']}"
+    return "\n".join([*lines, "", f"{words}{where}; {first['settings']}."])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--weights", required=True)
+    parser.add_argument("--weights")
     parser.add_argument("--backbone", default="dinov2-small")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--overload-seconds", type=float, default=600)
-    parser.add_argument("--queue", type=int, default=32, help="of the server")
-    parser.add_argument("--processes", type=int, default=None, help="of clients; default 1 on a CPU, 4 otherwise")
+    parser.add_argument("--clients", type=int, nargs="+", help="of the closed loops; default 4 16, on a GPU 16 32 64")
+    parser.add_argument("--processes", type=int, default=None, help="of clients; default 1 on a CPU, 8 otherwise")
+    parser.add_argument("--table", action="store_true", help="only write the tables of the document")
     given = parser.parse_args()
-    given.processes = given.processes or (1 if given.device == "cpu" else 4)
+    if given.table:
+        PAGE.write_text(put_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        return
+    if given.weights is None:
+        parser.error("--weights is needed")
+    given.processes = given.processes or (1 if given.device == "cpu" else 8)
+    given.clients = given.clients or ([4, 16] if given.device == "cpu" else [16, 32, 64])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_set(folder / "parts", train=TRAIN, good=TEST // 2, defects_per_kind=TEST // 6, seed=7)
@@ -258,11 +298,10 @@ def main() -> None:
         files = sorted((folder / "parts" / "test").rglob("*.png"))
         bodies = [path.read_bytes() for path in files]
         alone = yardstick(model, files, given.device, given.seconds)
-        base = Load(1.0, [1000 / alone])
-        rows = [row("predict in a loop", base) | {"images_per_second": round(alone, 3), "p99_ms": ""}]
+        base = Load(1 / alone, [1000 / alone])
+        rows = [row("predict in a loop", base) | {"p99_ms": ""}]
         del detector
         command = [sys.executable, "-c", PROGRAM, "serve", str(model.parent), "--port", "0", "--device", given.device]
-        command += ["--queue", str(given.queue)]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert server.stdout is not None
@@ -275,7 +314,9 @@ def main() -> None:
             server.wait()
     load = f"load average {os.getloadavg()[0]:.1f} at the end"
     settings = f"{given.backbone}, {TRAIN} training images, 448 px PNG, {given.seconds:g} s each; {load}"
-    print("wrote", write_rows("server", [{**one, "settings": settings} for one in rows]))
+    name = "server" if given.device == "cpu" else "server_gpu"
+    print("wrote", write_rows(name, [{**one, "settings": settings} for one in rows]))
+    PAGE.write_text(put_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

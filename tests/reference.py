@@ -208,3 +208,32 @@ def blended_tiles(tokens: dict[tuple[int, int], Floats], tile: int, grid: tuple[
                     total += weight
             blended[row, column] /= total
     return blended
+
+
+def neighborhood_residual(differences: Floats, kind: str) -> tuple[float, list[float]]:
+    """Residual of one patch from z - m of its neighbours [k, D], nearest first, and the weights of these.
+
+    ``kind`` is ``nearest``, ``mean-distance`` or ``uniform``; the soft one is :func:`soft_residual`.
+    """
+    count = len(differences)
+    if kind == "nearest":
+        return float(np.linalg.norm(differences[0])), [1.0] + [0.0] * (count - 1)
+    if kind == "mean-distance":
+        return sum(float(np.linalg.norm(one)) for one in differences) / count, [1 / count] * count
+    return float(np.linalg.norm(sum(one / count for one in differences))), [1 / count] * count
+
+
+def normal_level(values: Sequence[float], weights: Sequence[float], others: tuple[float, float], prior: float) -> float:
+    """Mean plus two standard deviations of weighted values, beside ``prior`` ones of known mean and mean square."""
+    mass = sum(weights) + prior
+    mean = (sum(w * v for w, v in zip(weights, values, strict=True)) + prior * others[0]) / mass
+    square = (sum(w * v * v for w, v in zip(weights, values, strict=True)) + prior * others[1]) / mass
+    return mean + 2 * float(np.sqrt(max(square - mean * mean, 0.0)))
+
+
+def lower_quartile(values: Sequence[float]) -> float:
+    """The value a quarter of the way from the smallest to the largest, interpolated."""
+    ordered, place = sorted(values), (len(values) - 1) / 4
+    low = int(place)
+    high = min(low + 1, len(values) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

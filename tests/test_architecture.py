@@ -23,6 +23,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "kernels.cuda_graph",
         "kernels.coreset",
         "kernels.consensus",
+        "kernels.levels",
         "kernels.scoring",
         "kernels.maps",
         "kernels.tiling",
@@ -55,8 +56,10 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "deploy",
         "watching",
         "server",
+        "scale",
+        "bridges",
     ),
-    ("flags", "terminal", "cli_model", "cli_evaluation", "cli_deploy", "cli_server", "cli"),
+    ("flags", "terminal", "cli_ray", "cli_model", "cli_evaluation", "cli_deploy", "cli_server", "cli"),
 )
 
 # Imports of a module listed later, made when a function runs: weights fall back to a source that reads with them.

@@ -166,7 +166,7 @@ def test_images_are_added_and_forgotten(run: Run, model: Path, good: Path, separ
     assert [(entry["what"], entry["count"]) for entry in log] == [("added", 4), ("forgot", 2)]
     assert log[1]["images"] == [str(good / "001.png"), str(separate / "022.png")]
     shown = run("info", tmp_path / "less.procon")[1]
-    assert f"changes           {log[0]['when']} added 4 images" in shown and "forgot 2 images" in shown
+    assert f"changes            {log[0]['when']} added 4 images" in shown and "forgot 2 images" in shown
 
 
 def test_an_embedded_backbone_stays_embedded(run: Run, model: Path, good: Path, separate: Path) -> None:
@@ -275,4 +275,4 @@ def test_thumbnails_are_stored_on_request(run: Run, good: Path, tiny_backbone: P
         sizes.append((tmp_path / "t.procon").stat().st_size)
     stored = storage.read_metadata(tmp_path / "t.procon")["thumbnail_bytes"]
     assert 0 < stored <= sizes[1] - sizes[0] + 8
-    assert f"thumbnails        {stored / 2**20:.1f} MiB" in run("info", tmp_path / "t.procon")[1]
+    assert f"thumbnails         {stored / 2**20:.1f} MiB" in run("info", tmp_path / "t.procon")[1]

@@ -25,10 +25,10 @@ from procon import (
     WeightsError,
     storage,
 )
-from procon.reading import layer_maps
 from procon.images import open_each, open_image, to_input
 from procon.memory import FeatureStore
 from procon.prediction import Prediction
+from procon.reading import layer_maps
 from tests import reference
 from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
 

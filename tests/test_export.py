@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,10 @@ SETTINGS: list[dict[str, Any]] = [
     {"image_size": 56, "resize": 84},
     {"blur_sigma": 0.0, "top_ratio": 0.2},
     {"layers": (-1,), "num_neighbors": 1},
+    {"score_relative_to": "anchors"},
+    {"map_offset": "quartile"},
+    {"score_relative_to": "anchors", "map_offset": "quartile", "banks": 1, "top_ratio": 0.2},
+    {"score_relative_to": "anchors", "tau": 0.3, "layer_fusion": "max", "banks": 7},
 ]
 
 
@@ -73,6 +77,25 @@ def test_every_setting_is_exported(
     assert done.difference.map_share < 1e-3
     here, there = (model.predict(part_pixels(9, True)) for model in (detector, Runtime(tmp_path / "part")))
     np.testing.assert_allclose(there.heatmap, here.heatmap, rtol=0, atol=1e-3 * abs(here.heatmap).max())
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"map_offset": "quartile", "tau_patches": 5}, {"resize": 84, "image_size": 70}]
+)
+def test_a_region_of_interest_is_exported(
+    tiny_backbone: Path, good_folder: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    detector = Detector(tiny_config(tiny_backbone, top_ratio=0.2, **settings), device="cpu")
+    detector.fit(good_folder, roi=[(0.1, 0.0), (0.7, 0.1), (0.6, 0.9)])
+    write(detector, tmp_path / "part", tolerance=1e-4, map_tolerance=1e-3)
+    runtime = Runtime(tmp_path / "part")
+    for image in (part_pixels(9, True), part_pixels(10)):
+        here, there = detector.predict(image), runtime.predict(image)
+        assert there.score == pytest.approx(here.score, rel=1e-4) and there.typical == pytest.approx(
+            here.typical, rel=1e-4
+        )
+        np.testing.assert_allclose(there.heatmap, here.heatmap, rtol=0, atol=1e-3 * abs(here.heatmap).max())
+        assert (there.heatmap[:, -10:] == 0).all()
 
 
 @pytest.mark.parametrize("shape", [{"registers": 4}, {"swiglu": True, "hidden": 32}])
@@ -301,6 +324,33 @@ def test_what_cannot_be_exported_is_said(detector: Detector, tmp_path: Path, mon
     with pytest.raises(
         MissingExtraError, match=r"needs onnx and onnxruntime; install with: pip install 'procon\[onnx\]'"
     ):
+        write(detector, tmp_path / "part")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tile": 56}, "a model with tile=56 cannot be exported: .* fit with tile=None"),
+        ({"aspect": "pad"}, "a model with aspect='pad' cannot be exported: .* fit with aspect='stretch'"),
+    ],
+)
+def test_a_setting_the_graph_does_not_compute_is_refused(
+    detector: Detector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr(detector, "config", replace(detector.config, **settings))
+    with pytest.raises(ConfigError, match=message):
+        write(detector, tmp_path / "part")
+
+
+def test_a_setting_nobody_has_thought_of_is_refused(
+    detector: Detector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = set(module._KNOWN)
+    assert known < {field.name for field in fields(Config)}
+    monkeypatch.setattr(module, "_KNOWN", tuple(known - {"readout"}))
+    write(detector, tmp_path / "usual")
+    monkeypatch.setattr(detector, "config", replace(detector.config, readout="hard"))
+    with pytest.raises(ConfigError, match="a model with readout='hard' cannot be exported"):
         write(detector, tmp_path / "part")
 
 

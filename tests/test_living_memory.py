@@ -280,7 +280,7 @@ def test_full_banks_are_refused(fit: Fit, paths: list[Path]) -> None:
     assert memory_of(fit(paths[:4], max_anchors=33).partial_fit(paths[4])).layers[0].banks.shape == (2, 33)
 
 
-@pytest.mark.parametrize("settings", [{"coreset": "random"}, {"normalization": "train"}])
+@pytest.mark.parametrize("settings", [{"coreset": "random"}, {"coreset": "dense"}])
 def test_memories_of_another_kind_are_refused(fit: Fit, paths: list[Path], settings: dict[str, object]) -> None:
     detector = fit(paths[:4], **settings)
     for change in (detector.partial_fit, detector.forget):

@@ -24,6 +24,7 @@ from procon.evaluation import cases, charts, pictures
 from procon.evaluation.lineup import featured, main_variant, measured, open_run
 from procon.evaluation.report import write_report
 from procon.evaluation.runs import Run
+from procon.evaluation.sweep import Scored
 from procon.evaluation.tables import build_table
 from procon.evaluation.views import look
 from tests.sample_run import BASE, PROCON, SIZE, add_variant, make_run
@@ -244,6 +245,19 @@ def test_a_variant_of_one_category_only_is_said_to_be_missing_on_the_other(tmp_p
     run = make_run(tmp_path, variants=[PROCON, {"banks": 2}])
     run.raw_path("lid", "banks=2").unlink()
     assert "banks=2 was not run on lid." in Page(written(run, tmp_path / "r.html")).words()
+
+
+def test_results_of_another_system_join_under_its_name(tmp_path: Path) -> None:
+    run = make_run(tmp_path, categories=("flange",))
+    samples = run.dataset.category("flange").test
+    theirs = Scored(
+        np.arange(len(samples), dtype=np.float32), np.random.default_rng(0).random((len(samples), 30, 40), np.float32)
+    )
+    run.write("flange", "anomalib-patchcore", theirs, samples, {"system": "anomalib PatchCore", "size": [30, 40]})
+    text = written(run, tmp_path / "r.html")
+    assert text.count("anomalib PatchCore") >= 2  # a choice with pictures, and a line of the table
+    assert main_variant(run) != "anomalib-patchcore"
+    assert "anomalib PatchCore" in written(run, tmp_path / "r.html", variant="anomalib-patchcore")
 
 
 def test_an_empty_run_says_how_to_fill_it(tmp_path: Path) -> None:

@@ -15,15 +15,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from PIL import Image
+from typer.testing import CliRunner
 
 from procon import BatchError, ConfigError, Detector, ImageError, ModelFileError
 from procon import regions as reference
+from procon.calibration import Calibration
+from procon.cli import app
 from procon.deploy import Runtime, load_any
 from procon.deploy.export import export
 from procon.deploy.manifest import Threshold, read_manifest
 from procon.deploy.numeric import find_regions, peak_region, resize_map
 from procon.kernels import maps
-from tests.conftest import part_pixels
+from tests.conftest import part_pixels, tiny_config
 
 Floats = NDArray[np.float32]
 
@@ -183,8 +186,36 @@ def test_the_threshold_of_the_manifest_is_that_of_the_calibration(detector: Dete
     assert Threshold.from_dict(stored.to_dict()) == stored
     assert (stored.threshold, stored.pixel_threshold) == (known.threshold, known.pixel_threshold)
     assert (stored.typical, stored.describe()) == (known.typical, known.describe())
+    assert (stored.kind, stored.promised_rate) == (known.kind, known.promised_rate)
+    whole = read_manifest(exported).entries["calibration"]
+    assert Calibration.from_dict(whole) == known
     for score in (0.0, known.threshold, known.scores[0], 9.0):
         assert stored.p_value(score) == known.p_value(score)
+
+
+def test_drift_is_that_of_the_detector(tiny_backbone: Path, tmp_path: Path) -> None:
+    """Twenty-four images: as many as a calibration needs to tell drift."""
+    for name, light in (("good", 0), ("new", 25)):
+        (tmp_path / name).mkdir()
+        for seed in range(24):
+            pixels = part_pixels(seed + 100 * light).astype(int) + light
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(tmp_path / name / f"{seed:02d}.png")
+    detector = Detector(tiny_config(tiny_backbone, coreset_ratio=0.1), device="cpu").fit(tmp_path / "good")
+    detector.set_threshold(2.0)  # all parts are called good, so that all are compared
+    detector.save(tmp_path / "a.procon")
+    export(detector, tmp_path / "part", measure_memory=False)
+    summaries = []
+    for model in ("a.procon", "part"):
+        out = tmp_path / f"{model}-out"
+        done = CliRunner().invoke(app, ["predict", str(tmp_path / model), str(tmp_path / "new"), "-o", str(out)])
+        assert done.exit_code == 0 and "DRIFT: new images have left the calibration" in done.stdout
+        summaries.append(json.loads((out / "summary.json").read_text()))
+    here, there = summaries
+    assert here["drift"]["drifted"] is True and here["drift"]["images"] == 24
+    assert there["drift"].pop("test") == here["drift"].pop("test")
+    assert there["drift"] == pytest.approx(here["drift"], rel=1e-4)
+    assert {**there, "drift": None} == {**here, "drift": None}
+    assert here["promised_rate"] is not None and here["calibration"] == "leave-one-out"
 
 
 def test_an_exported_folder_has_the_facts_of_its_model(detector: Detector, runtime: Runtime) -> None:

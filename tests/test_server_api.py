@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
+import importlib.util
 import io
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -433,6 +435,41 @@ def test_a_changed_file_is_served_without_a_restart_or_a_failure(
         assert predict(client, png(3)).status_code == 404
 
 
+def test_models_with_one_backbone_hold_its_weights_once(
+    tmp_path: Path, detector: Detector, tiny_backbone: Path, good_folder: Path
+) -> None:
+    detector.save(tmp_path / "disc.procon")
+    detector.save(tmp_path / "carried.procon", embed_backbone=True)
+    wide = Detector(tiny_config(tiny_backbone, image_size=(70, 112)), device="cpu").fit(good_folder)
+    wide.save(tmp_path / "wide.procon")
+    shallow = Detector(tiny_config(tiny_backbone, layers=(-2, -3)), device="cpu").fit(good_folder)
+    shallow.save(tmp_path / "shallow.procon")
+    expected = {"disc": detector, "carried": detector, "wide": wide, "shallow": shallow}
+    with client_of(settings(tmp_path, tiny_backbone)) as client:
+        models = service_of(ready(client)).models
+        networks = {name: id(models.get(name).detector.extractor.backbone._model) for name in expected}
+        assert networks["disc"] == networks["carried"] == networks["wide"] != networks["shallow"]
+        for name, alone in expected.items():
+            found = client.post(f"/v1/models/{name}/predict", content=png(3, defect=True)).json()
+            assert found["score"] == alone.predict(part_pixels(3, True)).score
+        (tmp_path / "carried.procon").unlink()
+        wide.save(tmp_path / "disc.procon")  # the first is replaced: whoever is left passes the weights on
+        models.scan()
+        assert id(models.get("disc").detector.extractor.backbone._model) == networks["wide"]
+
+
 def test_openapi_names_every_route(client: TestClient) -> None:
     paths = set(client.get("/openapi.json").json()["paths"])
     assert {"/v1/models", "/v1/models/{name}/predict", "/v1/jobs/{number}/events", "/healthz", "/metrics"} <= paths
+
+
+def test_the_tables_of_the_document_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).parents[1]
+    monkeypatch.syspath_prepend(str(root / "benchmarks"))
+    spec = importlib.util.spec_from_file_location("server_benchmark", root / "benchmarks" / "server.py")
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, script)  # dataclasses look their module up
+    spec.loader.exec_module(script)
+    text = (root / "docs" / "server.md").read_text(encoding="utf-8")
+    assert script.put_tables(text) == text, "run: python benchmarks/server.py --table"

@@ -238,6 +238,26 @@ def test_flagged_parts_are_reviewed_with_the_keyboard_and_a_false_alarm_is_learn
         assert client.get("/v1/models/disc").json()["images"] == 9
         left = client.get("/v1/models/disc").json()["waiting"]  # the threshold was computed anew
     until(page, "left => document.querySelectorAll('#queue li').length === left", arg=left)
+    page.keyboard.press("u")  # it was not good after all
+    until(page, "document.querySelector('#learned').textContent.includes('forgetting')")
+    until(page, "!document.querySelector('#was-good').disabled")
+    assert page.is_hidden("#take-back") and verdict(page, "Anomalous")
+    with server.client() as client:
+        assert client.get("/v1/models/disc").json()["images"] == 8
+    until(page, "document.querySelectorAll('#queue li').length === 2")
+    page.keyboard.press("d")
+    until(page, "document.querySelectorAll('#queue li').length === 1")
+
+
+def test_what_was_said_is_taken_back_with_a_button(page: Any) -> None:
+    choose(page, 3, defect=True)
+    verdict(page, "Anomalous")
+    assert page.is_hidden("#take-back")
+    page.click("#was-defect")
+    until(page, "document.querySelector('#learned').textContent.startsWith('Noted as a defect')")
+    page.click("#take-back")
+    until(page, "document.querySelector('#learned').textContent.trim() === ''")
+    assert page.is_hidden("#take-back") and page.is_enabled("#was-defect")
 
 
 def test_a_model_is_fitted_while_one_watches(page: Any, models: Path) -> None:
@@ -381,6 +401,34 @@ def test_the_colours_are_those_of_reports(browser: Any, server: ServerProcess) -
     found = page.evaluate("import('/static/heat.js').then((m) => [m.STOPS, m.COLORS, m.OPACITY])")
     assert found == [render._STOPS.tolist(), render._COLORS.tolist(), render._OPACITY.tolist()]
     page.context.close()
+
+
+def test_what_an_exported_model_cannot_do_is_not_offered(browser: Any, tmp_path: Path, detector: Detector) -> None:
+    pytest.importorskip("onnxruntime")
+    from procon.deploy.export import export
+
+    export(detector, tmp_path / "disc", measure_memory=False)
+    with serving(tmp_path) as server:
+        page = browser.new_context().new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(server.url)
+        connected(page)
+        choose(page, 3, defect=True)
+        verdict(page, "Anomalous")
+        assert heat_alpha(page)[45:55, 35:45].mean() > 128
+        assert page.is_hidden("#why")
+        page.click("#frame")
+        page.click("#regions li button")
+        page.click("#was-good")
+        until(page, "document.querySelector('#learned').textContent.startsWith('Noted as good. An exported model')")
+        page.click("nav [data-view=threshold]")
+        page.wait_for_selector("#plot circle")
+        assert page.is_hidden("#set-threshold") and page.is_visible("#fixed")
+        page.click("nav [data-view=models]")
+        assert "exported (onnx fp32)" in page.inner_text("#list")
+        assert not [url for url in asked if url.endswith("explain") or "explain?" in url]
+        page.context.close()
 
 
 def test_an_empty_folder_leads_to_the_first_fit(browser: Any, tmp_path: Path, tiny_backbone: Path) -> None:

@@ -1,11 +1,13 @@
 """Fits and lessons in the background, and what a crash leaves of them."""
 
+import asyncio
 import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from procon import Detector
-from procon.server.jobs import keep_threshold
+from procon.server.lessons import keep_threshold
+from procon.server.process import JobError
 from procon.server.store import Scored, Store
 from tests.conftest import part_pixels
 from tests.server_process import ServerProcess, serving, tiny_settings, wait_for
@@ -72,6 +75,18 @@ def test_a_fit_and_a_lesson(client: TestClient, tmp_path: Path) -> None:
     refused = client.post(f"/v1/verdicts/{after['id']}/feedback", json={"label": "defect"})
     assert refused.status_code == 409
 
+    # And back: the memory is what it was, the part waits again, and its copy is gone.
+    taken = client.delete(f"/v1/feedback/{said['id']}").json()
+    assert taken["state"] == "forgetting"
+    assert client.delete(f"/v1/feedback/{said['id']}").status_code == 409
+    assert client.post(f"/v1/verdicts/{after['id']}/feedback", json={"label": "good"}).status_code == 409
+    wait_for(lambda: client.get(f"/v1/feedback/{said['id']}").status_code == 404)
+    model = client.get("/v1/models/disc").json()
+    assert model["images"] == 8 and model["history"][-1]["what"] == "forgot" and model["waiting"] == 1
+    assert predict(client, png(3, defect=True)).json()["score"] == flagged["score"]
+    assert not list(held.iterdir())
+    assert client.get(f"/v1/verdicts/{flagged['id']}").json()["label"] is None
+
 
 def test_a_part_called_defective_leaves_the_queue_and_is_not_learned(client: TestClient) -> None:
     flagged = predict(client, png(3, defect=True)).json()
@@ -79,6 +94,79 @@ def test_a_part_called_defective_leaves_the_queue_and_is_not_learned(client: Tes
     assert said["state"] == "noted"
     assert client.get("/v1/models/disc/verdicts?waiting=true").json() == {"verdicts": []}
     assert client.get("/v1/jobs").json() == {"jobs": []}
+
+
+def test_what_was_said_can_be_taken_back(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it was learned, while it is, and when taking it back fails."""
+    service, number = service_of(client), predict(client, png(3, defect=True)).json()["id"]
+    tasks: list[dict[str, Any]] = []
+    fails = ["the disk is full"]
+
+    async def record(_number: int, task: dict[str, Any]) -> None:
+        tasks.append(task)
+        if task["forget"] and fails:
+            raise JobError(fails.pop())
+
+    monkeypatch.setattr(service.jobs, "_in_process", record)
+    noted = client.post(f"/v1/verdicts/{number}/feedback", json={"label": "defect"}).json()
+    assert client.delete(f"/v1/feedback/{noted['id']}").json()["state"] == "withdrawn"
+    assert client.delete(f"/v1/feedback/{noted['id']}").status_code == 404
+    (waiting,) = client.get("/v1/models/disc/verdicts?waiting=true").json()["verdicts"]
+    assert (waiting["id"], waiting["label"]) == (number, None)
+
+    said = client.post(f"/v1/verdicts/{number}/feedback", json={"label": "good"}).json()["id"]
+    wait_for(lambda: client.get(f"/v1/feedback/{said}").json()["state"] == "learned")
+    assert client.delete(f"/v1/feedback/{said}").json()["state"] == "forgetting"
+    row = wait_for(lambda: (row := client.get(f"/v1/feedback/{said}").json())["state"] != "forgetting" and row)
+    assert (row["state"], row["reason"]) == ("learned", "it could not be taken back: the disk is full")
+    client.delete(f"/v1/feedback/{said}")
+    wait_for(lambda: client.get(f"/v1/feedback/{said}").status_code == 404)
+    assert [(len(task["images"]), len(task["forget"])) for task in tasks] == [(1, 0), (0, 1), (0, 1)]
+
+
+def test_feedback_taken_back_while_it_is_learned_is_forgotten_next(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, number = service_of(client), predict(client, png(3, defect=True)).json()["id"]
+    tasks: list[dict[str, Any]] = []
+    entered, go = threading.Event(), threading.Event()
+
+    async def record(_number: int, task: dict[str, Any]) -> None:
+        tasks.append(task)
+        entered.set()
+        await asyncio.to_thread(go.wait, 20)
+
+    monkeypatch.setattr(service.jobs, "_in_process", record)
+    said = client.post(f"/v1/verdicts/{number}/feedback", json={"label": "good"}).json()["id"]
+    assert entered.wait(20)
+    assert client.delete(f"/v1/feedback/{said}").json()["state"] == "forgetting"
+    go.set()
+    wait_for(lambda: client.get(f"/v1/feedback/{said}").status_code == 404)
+    assert [(len(task["images"]), len(task["forget"])) for task in tasks] == [(1, 0), (0, 1)]
+
+
+def test_only_images_that_came_as_feedback_are_forgotten(
+    tmp_path: Path, detector: Detector, good_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody calls a training image good: it is not added, and taking that back must not remove it."""
+    from procon.server.worker import _learn
+
+    model, output = tmp_path / "disc.procon", tmp_path / "out.procon"
+    detector.save(model)
+    place = tmp_path / "feedback"
+    place.mkdir()
+    known, new = place / "000.png", place / "new.png"
+    known.write_bytes((good_folder / "000.png").read_bytes())
+    new.write_bytes(png(50))
+    task = {"model": str(model), "weights": None, "training": None, "device": "cpu", "output": str(output)}
+    assert _learn({**task, "images": [str(known), str(new)], "forget": []}) == {"added": 1, "forgotten": 0}
+    grown = {**task, "model": str(output), "output": str(tmp_path / "back.procon")}
+    assert _learn({**grown, "images": [], "forget": [str(known)]}) == {"added": 0, "forgotten": 0}
+    moved = tmp_path / "moved" / "feedback"  # the state folder may lie elsewhere by now
+    assert _learn({**grown, "images": [], "forget": [str(moved / "new.png")]}) == {"added": 0, "forgotten": 1}
+    back = Detector.load(tmp_path / "back.procon", device="cpu")
+    assert back.memory is not None and detector.memory is not None
+    assert back.memory.names == detector.memory.names
 
 
 def test_a_fit_can_be_cancelled_and_leaves_nothing(client: TestClient, tmp_path: Path) -> None:
@@ -125,8 +213,6 @@ def test_a_failing_lesson_says_why_and_can_be_repeated(client: TestClient, monke
     service = service_of(client)
 
     async def fails(_number: int, _task: dict[str, Any]) -> None:
-        from procon.server.process import JobError
-
         raise JobError("the banks are full: /srv/models/disc.procon")
 
     monkeypatch.setattr(service.jobs, "_in_process", fails)
@@ -163,7 +249,7 @@ store = Store(Path(sys.argv[1]))
 number = 0
 while True:
     number += 1
-    store.add_feedback("disc", "good", f"digest {number}", None, None, None)
+    store.add_feedback("disc", "good", f"digest {number}", Path("a.png"), None, None)
     print(number, flush=True)
 """
 
@@ -180,7 +266,7 @@ def test_accepted_feedback_survives_kill_9(tmp_path: Path) -> None:
     accepted = 20 + len(writer.stdout.read().split())
     writer.wait()
     store = Store(path)
-    kept = {row["digest"] for row in store.pending_feedback()}
+    kept = {row["digest"] for row in store.feedback_in(("pending",))}
     store.close()
     assert {f"digest {number}" for number in range(1, accepted + 1)} <= kept
     assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)

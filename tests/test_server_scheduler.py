@@ -1,8 +1,10 @@
 """The queue and the thread behind it, without HTTP."""
 
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -40,7 +42,7 @@ class Held:
 
 
 def test_on_a_cpu_images_pass_one_by_one_in_order() -> None:
-    held = Held(1, Queue(10, 100))
+    held = Held(1, Queue(10, 100, 1.0))
     futures = [held.submit("m", number) for number in range(4)]
     held.release()
     assert held.groups == [[0], [1], [2], [3]]
@@ -48,7 +50,7 @@ def test_on_a_cpu_images_pass_one_by_one_in_order() -> None:
 
 
 def test_on_a_gpu_those_of_one_model_pass_together() -> None:
-    held = Held(3, Queue(10, 100))
+    held = Held(3, Queue(10, 100, 1.0))
     futures = [held.submit(model, number) for number, model in enumerate("aabaaa")]
     held.release()
     assert held.groups == [[0, 1, 3], [2], [4, 5]]
@@ -56,7 +58,7 @@ def test_on_a_gpu_those_of_one_model_pass_together() -> None:
 
 
 def test_a_failure_reaches_those_it_belongs_to_and_the_thread_goes_on() -> None:
-    held = Held(1, Queue(10, 100))
+    held = Held(1, Queue(10, 100, 1.0))
     futures = [held.submit("m", item) for item in ("bad", "fine")]
     held.release()
     with pytest.raises(ValueError, match="bad"):
@@ -65,7 +67,7 @@ def test_a_failure_reaches_those_it_belongs_to_and_the_thread_goes_on() -> None:
 
 
 def test_cancelled_work_is_never_done() -> None:
-    held = Held(4, Queue(10, 100))
+    held = Held(4, Queue(10, 100, 1.0))
     futures = [held.submit("m", number) for number in range(3)]
     assert futures[1].cancel()
     held.release()
@@ -73,7 +75,7 @@ def test_cancelled_work_is_never_done() -> None:
 
 
 def test_a_stopped_worker_finishes_what_waits_and_takes_no_more() -> None:
-    held = Held(1, Queue(10, 100))
+    held = Held(1, Queue(10, 100, 1.0))
     future = held.submit("m", 1)
     held.release()
     assert future.result() == "m 1" and not held.worker.alive
@@ -83,7 +85,7 @@ def test_a_stopped_worker_finishes_what_waits_and_takes_no_more() -> None:
 
 @given(st.lists(st.integers(0, 60), max_size=30), st.integers(1, 8))
 def test_the_queue_never_holds_more_than_its_limits(sizes: list[int], limit: int) -> None:
-    queue, taken = Queue(limit, 100), 0
+    queue, taken = Queue(limit, 100, 1.0), 0
     held: list[Any] = []
     for size in sizes:
         context = queue.ticket()
@@ -107,6 +109,52 @@ def test_the_queue_never_holds_more_than_its_limits(sizes: list[int], limit: int
     assert queue.images == 0
     with queue.ticket() as ticket:
         ticket.claim(1000)  # alone
+
+
+def test_a_rush_shortens_the_line_until_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    queue = Queue(8, 10**9, most_seconds=1.0, least=2)
+    with ExitStack() as others:
+        for _ in range(8):
+            others.enter_context(queue.ticket()).claim(1)
+        queue.took(0.3)
+        assert queue.places == 8  # eight clients that ask in turn are all served
+        with pytest.raises(Refusal) as refused, queue.ticket():
+            pass
+        assert refused.value.headers == {"retry-after": "2"}  # eight images of 0.3 s
+        assert queue.places == 3  # what can be answered within a second
+    for count in (1, 2, 3):
+        with ExitStack() as few:
+            for _ in range(count):
+                few.enter_context(queue.ticket()).claim(1)
+            if count < 3:
+                continue
+            with pytest.raises(Refusal), queue.ticket():
+                pass
+    now[0] += 4
+    with pytest.raises(Refusal), ExitStack() as few:
+        for _ in range(4):
+            few.enter_context(queue.ticket()).claim(1)
+    now[0] += 4  # the rush goes on from the latest refusal
+    assert queue.places == 3
+    now[0] += 2
+    assert queue.places == 8
+    queue.took(10.0)
+    with pytest.raises(Refusal), ExitStack() as many:
+        for _ in range(9):
+            many.enter_context(queue.ticket()).claim(1)
+    assert queue.places == 2  # never fewer than can be worked on at a time
+
+
+def test_one_that_is_still_sending_has_no_place_in_the_line_yet() -> None:
+    queue = Queue(4, 10**9, most_seconds=1.0, least=1)
+    queue.took(1.0)
+    queue._refused_at = time.monotonic()
+    with queue.ticket(), queue.ticket(), queue.ticket() as third:
+        third.claim(1)  # two others are slow to send: they do not keep it waiting
+        with pytest.raises(Refusal), queue.ticket():
+            pass
 
 
 @pytest.mark.parametrize(

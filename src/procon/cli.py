@@ -5,12 +5,13 @@ import logging
 import os
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from procon import cli_deploy, cli_evaluation, cli_model, cli_server
+from procon import cli_deploy, cli_evaluation, cli_model, cli_ray, cli_server
 from procon.config import Config
 from procon.errors import ConfigError, ProconError
 from procon.flags import with_settings
@@ -69,19 +70,37 @@ def fit(
     leave_out_suspects: Annotated[
         bool, typer.Option("--leave-out-suspects", help="The same, and fit again without them.")
     ] = False,
+    roi: Annotated[
+        str | None,
+        typer.Option(help="Where the part is: a mask image (white counts), or a polygon 'x,y x,y x,y'."),
+    ] = None,
+    each: Annotated[
+        bool, typer.Option("--each", help="GOOD holds a folder for each part: a model for every one, in the folder -o.")
+    ] = False,
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="Select anchors in so many runs of images, for a set beyond one memory.")
+    ] = None,
+    ray: Annotated[str | None, cli_ray.RAY] = None,
+    ray_cpus: Annotated[int, cli_ray.RAY_CPUS] = 1,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Fit a detector on good images and write one model file."""
     config = Config(**settings)
+    if each or shards is not None or ray is not None:
+        if thumbnails or embed_backbone or suspects or leave_out_suspects or roi is not None:
+            raise ConfigError("--each, --shards and --ray take settings and --skip-bad only")
+        cli_ray.fit(good, output, config, (ray, device, ray_cpus), each=each, shards=shards, skip_bad=skip_bad)
+        return
     if output.is_dir():
         raise ConfigError(f"--output must be a file such as part.procon, got the folder {output}")
     from procon.demo import describe
     from procon.detector import Detector
     from procon.folders import training_images
     from procon.plan import human_bytes, human_time, plan_fit
+    from procon.scope import parse_roi
 
-    console = _console()
+    console, region = _console(), None if roi is None else parse_roi(roi)
     images = training_images(good) if good.is_dir() else (good,)
     started = time.perf_counter()
     with console.status(f"loading {config.backbone}"):
@@ -89,14 +108,14 @@ def fit(
         plan = plan_fit(detector, len(images), _first_readable(images))
     console.print(f"{good}: {plan}", highlight=False)
     with _progress() as report:
-        detector.fit(good, progress=report, skip_bad=skip_bad, thumbnails=thumbnails)
+        detector.fit(good, progress=report, skip_bad=skip_bad, thumbnails=thumbnails, roi=region)
     if suspects or leave_out_suspects:
         doubtful = _list_suspects(detector, output)
         if doubtful and leave_out_suspects:
             assert detector.memory is not None
             kept = [Path(name) for name in detector.memory.names if name not in doubtful]
             with _progress() as report:
-                detector.fit(kept, progress=report, thumbnails=thumbnails)
+                detector.fit(kept, progress=report, thumbnails=thumbnails, roi=region)
             console.print(f"fitted again on the {len(kept)} others", highlight=False)
     detector.save(output, embed_backbone=embed_backbone)
     for fact in describe(detector):
@@ -134,6 +153,8 @@ def predict(
     device: Annotated[str, _DEVICE] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
     coco: Annotated[Path | None, typer.Option(help="Write regions and their masks to this file, as COCO does.")] = None,
+    ray: Annotated[str | None, cli_ray.RAY] = None,
+    ray_cpus: Annotated[int, cli_ray.RAY_CPUS] = 1,
 ) -> None:
     """Score images; an unreadable one is reported, the others are still done, and the exit code is then 2."""
     from procon.deploy import describe_any, load_any
@@ -144,8 +165,9 @@ def predict(
         raise ConfigError(f"--output must be a folder, got the file {output}")
     console = _console()
     with console.status(f"loading {model}"):
-        detector: Any = load_any(model, weights=weights, device=device)
+        detector: Any = load_any(model, weights=weights, device="cpu" if ray is not None else device)
     outcome = Outcome()
+    about: dict[str, Any] = {"title": f"{model.name}: {len(found)} images", "facts": describe_any(detector)}
 
     def on_row(row: "Row") -> None:
         outcome.rows.append(row)
@@ -154,16 +176,12 @@ def predict(
             typer.echo(json.dumps(row.to_dict()))
 
     try:
-        with _progress() as report:
-            inspect(
-                detector,
-                found,
-                output,
-                title=f"{model.name}: {len(found)} images",
-                facts=describe_any(detector),
-                coco=coco,
-                on_row=on_row,
-            )
+        with _progress() if ray is None else nullcontext(lambda *_: None) as report:  # workers have their own display
+            if ray is None:
+                inspect(detector, found, output, coco=coco, on_row=on_row, **about)
+            else:
+                about |= {"detector": detector, "weights": weights, "coco": coco, "on_row": on_row}
+                cli_ray.inspect_on(ray, device, ray_cpus, model, found, output, **about)
     finally:
         if not as_json and outcome.rows:
             _print_rows(outcome.rows, limit=40 if output else None)

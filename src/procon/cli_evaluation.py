@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from procon import terminal
+from procon import cli_ray, terminal
 from procon.flags import with_settings
 
 if TYPE_CHECKING:
-    from procon.evaluation.reproduce import Progress
+    import torch
+
+    from procon.evaluation.reproduce import Compute, Progress
     from procon.evaluation.results import Result
 
-_SHARED = ("backbone", "weights", "image_size", "resize", "precision")
+_SHARED = ("backbone", "weights", "image_size", "resize", "aspect", "tile", "precision")
 _ROOT = typer.Option("--root", help="Folder of the dataset, as its authors publish it.")
 _OUTPUT = typer.Option("--output", "-o", help="Folder of the run; a run that is there is taken up again.")
 _CATEGORIES = typer.Option("--categories", help="Some of the categories, separated by commas.")
@@ -41,11 +43,13 @@ def bench(
     seeds: Annotated[int, _SEEDS] = 1,
     device: Annotated[str, _DEVICE] = "auto",
     keep_work: Annotated[bool, _KEEP] = False,
+    ray: Annotated[str | None, cli_ray.RAY] = None,
+    ray_cpus: Annotated[int, cli_ray.RAY_CPUS] = 1,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Measure a detector on a benchmark: a line per category and their mean, raw scores and maps kept."""
-    _bench(root, dataset, output, categories, seeds, device, keep_work, settings)
+    _bench(root, dataset, output, categories, seeds, device, keep_work, ray, ray_cpus, settings)
 
 
 def evaluate(
@@ -55,11 +59,13 @@ def evaluate(
     seeds: Annotated[int, _SEEDS] = 1,
     device: Annotated[str, _DEVICE] = "auto",
     keep_work: Annotated[bool, _KEEP] = False,
+    ray: Annotated[str | None, cli_ray.RAY] = None,
+    ray_cpus: Annotated[int, cli_ray.RAY_CPUS] = 1,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Measure a detector on labelled images of your own, or on any benchmark it recognises."""
-    _bench(folder, None, output, categories, seeds, device, keep_work, settings)
+    _bench(folder, None, output, categories, seeds, device, keep_work, ray, ray_cpus, settings)
 
 
 def _bench(
@@ -70,10 +76,11 @@ def _bench(
     seeds: int,
     device: str,
     keep_work: bool,
+    ray: str | None,
+    ray_cpus: int,
     settings: dict[str, Any],
 ) -> None:
     from procon.config import Config
-    from procon.detector import resolve_device
     from procon.evaluation.datasets import open_dataset
     from procon.evaluation.reproduce import bench as run_bench
     from procon.evaluation.reproduce import choose_categories
@@ -85,8 +92,8 @@ def _bench(
         output or Path("runs") / opened.name, opened, Config(**{k: v for k, v in settings.items() if k in _SHARED})
     )
     chosen = choose_categories(run, _split(categories))
-    with _progress() as report:
-        result = run_bench(run, config, chosen, resolve_device(device), report, seeds=seeds, keep_work=keep_work)
+    with _where(ray, ray_cpus, device) as (target, report, compute):
+        result = run_bench(run, config, chosen, target, report, seeds=seeds, keep_work=keep_work, compute=compute)
     _show([result])
     typer.echo(f"raw results, metrics and tables in {run.folder}\nnext: procon report {run.folder}")
 
@@ -100,12 +107,13 @@ def reproduce(
     seeds: Annotated[int, _SEEDS] = 1,
     device: Annotated[str, _DEVICE] = "auto",
     keep_work: Annotated[bool, _KEEP] = False,
+    ray: Annotated[str | None, cli_ray.RAY] = None,
+    ray_cpus: Annotated[int, cli_ray.RAY_CPUS] = 1,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Run the variants of the paper's tables and print them with the paper's numbers beside ours."""
     from procon.config import Config
-    from procon.detector import resolve_device
     from procon.evaluation import reproduce as work
     from procon.evaluation.datasets import open_dataset
     from procon.evaluation.runs import Run
@@ -114,8 +122,8 @@ def reproduce(
     run = Run(output or Path("runs") / opened.name, opened, Config(**settings))
     chosen = work.choose_categories(run, _split(categories))
     wanted = list(work.NAMES) if "all" in names else names
-    with _progress() as report:
-        results = work.reproduce(run, wanted, chosen, resolve_device(device), report, seeds=seeds, keep_work=keep_work)
+    with _where(ray, ray_cpus, device) as (target, report, compute):
+        results = work.reproduce(run, wanted, chosen, target, report, seeds=seeds, keep_work=keep_work, compute=compute)
     _show(results)
     if work.PROTOCOL in wanted:
         typer.echo("\n".join(work.protocol(run, chosen).lines))
@@ -176,6 +184,27 @@ def _show(results: "list[Result]") -> None:
         console = Console(width=160)
     for result in results:
         console.print(to_terminal(result), highlight=False)
+
+
+@contextmanager
+def _where(ray: str | None, cpus: int, device: str) -> "Iterator[tuple[torch.device, Progress, Compute | None]]":
+    """Device, display and, with ``ray``, who computes: the workers of that cluster."""
+    from procon.detector import resolve_device
+
+    if ray is None:
+        with _progress() as report:
+            yield resolve_device(device), report, None
+        return
+    import torch
+
+    from procon.scale.categories import compute_on
+
+    with cli_ray.workers(ray, device, cpus) as cluster, cli_ray.worker_progress() as shown:
+        yield (
+            torch.device("cpu"),  # of this process, which only measures
+            lambda category, stage, done, total: shown("", category, stage, done, total),
+            compute_on(cluster, shown),
+        )
 
 
 @contextmanager

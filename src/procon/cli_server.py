@@ -18,7 +18,9 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    models: Annotated[Path, typer.Argument(help="Folder of model files, or one model file.")],
+    models: Annotated[
+        Path, typer.Argument(help="Folder of model files and folders from `procon export`, or one of them.")
+    ],
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but this machine's own needs a token.")
     ] = "127.0.0.1",
@@ -32,7 +34,13 @@ def serve(
         Path | None, typer.Option(help="Folder for jobs, verdicts and training images; default: beside the models.")
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto (CUDA if there is one), cpu, cuda or cuda:N.")] = "auto",
-    queue: Annotated[int, typer.Option(min=1, help="Images accepted at a time; beyond it requests get 503.")] = 32,
+    queue: Annotated[
+        int | None,
+        typer.Option(min=1, help="Images accepted at a time, beyond it requests get 503; default: 32, on a GPU 128."),
+    ] = None,
+    queue_seconds: Annotated[
+        float, typer.Option(min=0.01, help="Seconds of work that may wait while requests have to be refused.")
+    ] = 1.0,
     max_body_mib: Annotated[int, typer.Option(min=1, help="Largest image file, MiB.")] = 32,
     max_pixels: Annotated[int, typer.Option(min=196, help="Largest image.")] = 50_000_000,
     keep_mib: Annotated[
@@ -50,7 +58,13 @@ def serve(
 
     if token_file is not None:
         token = _read_token(token_file)
-    limits = Limits(body_bytes=max_body_mib * MIB, pixels=max_pixels, queue_images=queue, kept_bytes=keep_mib * MIB)
+    limits = Limits(
+        body_bytes=max_body_mib * MIB,
+        pixels=max_pixels,
+        queue_images=queue,
+        queue_seconds=queue_seconds,
+        kept_bytes=keep_mib * MIB,
+    )
     chosen = Settings(
         models=models,
         state=state,

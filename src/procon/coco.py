@@ -39,6 +39,14 @@ class CocoFile:
                 }
             )
 
+    def join(self, later: "CocoFile") -> None:
+        """Take over the images and regions of ``later``, numbered on."""
+        images, annotations = len(self.images), len(self.annotations)
+        self.images += [{**one, "id": one["id"] + images} for one in later.images]
+        self.annotations += [
+            {**one, "id": one["id"] + annotations, "image_id": one["image_id"] + images} for one in later.annotations
+        ]
+
     def write(self, path: Path) -> None:
         """Write one JSON file, at once."""
         document = {

@@ -22,9 +22,21 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "readout": ("soft", "uniform", "hard"),
     "layer_fusion": ("mean", "median", "max", "concat"),
     "normalization": ("none", "robust", "train"),
+    "score_relative_to": ("nothing", "anchors"),
+    "map_offset": ("none", "quartile"),
     "precision": ("auto", "fp32", "bf16"),
     "compression": ("none", "fp16", "int8", "approximate"),
 }
+
+BEST: dict[str, Any] = {
+    "image_size": 672,
+    "layers": (-3, -7, -10),
+    "banks": 1,
+    "coreset_ratio": 0.02,
+    "score_relative_to": "anchors",
+    "map_offset": "quartile",
+}
+"""How :meth:`Config.best` differs from the paper."""
 
 
 def _is_int(value: object) -> bool:
@@ -94,6 +106,10 @@ class Config:
     normalization: Literal["none", "robust", "train"] = "none"
     """Standardise layer maps before fusion: ``robust`` by the image's own median and spread, an ablation that fails;
     ``train`` by the mean and deviation that good images have."""
+    score_relative_to: Literal["nothing", "anchors"] = "nothing"
+    """What the image score divides residuals by: nothing, or the level that the same anchors leave on good patches."""
+    map_offset: Literal["none", "quartile"] = "none"
+    """How the map of an image is shifted as a whole: not at all, or so that its lower quartile is that of good ones."""
     top_ratio: float = 0.005
     """Share of patches whose mean is the image score."""
     blur_sigma: float = 4.0
@@ -111,6 +127,10 @@ class Config:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 self._refuse(name, "one of " + ", ".join(repr(choice) for choice in allowed))
+        if self.score_relative_to == "anchors" and (self.readout, self.normalization) != ("soft", "none"):
+            self._refuse("score_relative_to", "'nothing' unless readout is 'soft' and normalization is 'none'")
+        if self.map_offset == "quartile" and self.normalization != "none":
+            self._refuse("map_offset", "'none' unless normalization is 'none'")
         self._check_numbers()
         self._check_images()
         self._check_layers()
@@ -174,6 +194,11 @@ class Config:
             self._refuse("layers", "a non-empty tuple of integers")
         if len(set(self.layers)) != len(self.layers):
             self._refuse("layers", "a tuple without repeats")
+
+    @classmethod
+    def best(cls, **settings: Any) -> "Config":
+        """The recipe that was measured to be better than the paper's (docs/best.md), with ``settings`` of one's own."""
+        return cls(**{**BEST, **settings})
 
     @property
     def input_size(self) -> tuple[int, int]:

@@ -23,14 +23,22 @@ from procon.folders import inspection_images
 from procon.framing import frame_of, patch_at, patch_box
 from procon.history import Change
 from procon.images import ImageLike, Picture, as_list, is_batch, open_each, open_image
-from procon.kernels.consensus import median, top_mean
+from procon.kernels.consensus import lower_quartile, median, top_mean
 from procon.kernels.cuda_graph import capture
 from procon.kernels.maps import pixel_map, resize_map
 from procon.kernels.scoring import fused_neighbors
 from procon.living import Gauge, LivingMemory, without_path
 from procon.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size, selectable
 from procon.prediction import Explanation, Prediction, Region
-from procon.reading import fuse_layers, in_scope, layer_maps, layer_scales, score_patches
+from procon.reading import (
+    fuse_layers,
+    in_scope,
+    layer_maps,
+    layer_scales,
+    read_good,
+    read_patches,
+    score_patches,
+)
 from procon.regions import find_regions, peak_region
 from procon.scope import RoiLike, Scope, region_mask, scope_of
 from procon.suspects import LIMIT, Suspect, find_outliers
@@ -103,8 +111,7 @@ class Detector(LivingMemory):
                 )
             layers = tuple(self._select_anchors(store, report))
             memory = Memory(layers, training, store.patches, mask)
-            if self.config.normalization == "train":
-                memory = self._scaled(memory, store)
+            memory = self._measured(memory, store, report)
             calibration = self._calibrate(memory, store, report)
         self._commit(memory, calibration)
         self.history, self._held = (), without_path(training, items)
@@ -171,18 +178,53 @@ class Detector(LivingMemory):
             )
             yield layer.compressed(config.compression).to(self.device)
 
+    @property
+    def _measures(self) -> bool:
+        """Whether scoring needs to know how the memory reads good images."""
+        config = self.config
+        relative = config.score_relative_to == "anchors" or config.map_offset == "quartile"
+        return relative or config.normalization == "train"
+
+    def _measured(self, memory: Memory, store: FeatureStore, report: Progress) -> Memory:
+        """The memory with what scoring needs to know of good images, from the training images scored as if new."""
+        if not self._measures:
+            return memory
+        if self.config.normalization == "train":
+            return self._scaled(memory, store)
+        return self._read_good(memory, store, report)
+
     def _scaled(self, memory: Memory, store: FeatureStore) -> Memory:
         """The memory with the mean and deviation of each layer's map, from training images scored as if new."""
-        if any(memory.fewest_without(image) < self.config.num_neighbors for image in range(len(memory.images))):
-            raise ConfigError(
-                "normalization='train' needs more training images: each is scored without its own anchors"
-            )
+        self._refuse_too_few(memory, "normalization='train'")
         maps = (
             layer_maps(in_scope(self._at(store, i), self._scope(image.size, memory.roi)), memory, self.config, i)
             for i, image in enumerate(memory.images)
         )
         scaled = zip(memory.layers, layer_scales(maps), strict=True)
         return replace(memory, layers=tuple(replace(layer, scale=scale) for layer, scale in scaled))
+
+    @torch.inference_mode()
+    def _read_good(self, memory: Memory, store: FeatureStore, report: Progress) -> Memory:
+        """The memory with what it leaves on training images, each read without its own anchors."""
+        config, quartiles = self.config, []
+        sums: list[Tensor] = []
+        self._refuse_too_few(memory, "score_relative_to='anchors' or map_offset='quartile'")
+        for number, image in enumerate(memory.images):
+            scope = self._scope(image.size, memory.roi)
+            scores, found = read_good(self._at(store, number), memory, config, number, scope)
+            quartiles.append(lower_quartile(scores)[0])
+            sums = [total + more for total, more in zip(sums, found, strict=True)] if sums else found
+            report("measuring good images", number + 1, len(memory.images))
+        if config.map_offset == "quartile":
+            memory = replace(memory, quartile=float(median(torch.stack(quartiles), dim=0)))
+        if not sums:
+            return memory
+        layers = zip(memory.layers, sums, strict=True)
+        return replace(memory, layers=tuple(replace(layer, sums=total) for layer, total in layers))
+
+    def _refuse_too_few(self, memory: Memory, setting: str) -> None:
+        if any(memory.fewest_without(image) < self.config.num_neighbors for image in range(len(memory.images))):
+            raise ConfigError(f"{setting} needs more training images: each is scored without its own anchors")
 
     def _calibrate(self, memory: Memory, store: FeatureStore, report: Progress) -> Calibration | None:
         """Score every training image against the memory without its own anchors, as if it were new."""
@@ -198,9 +240,9 @@ class Detector(LivingMemory):
         """Score, largest pixel and median patch score of an image [1, P, D] per memory, without anchors of ``own``."""
         scope = self._scope(size, memory.roi)
         patches = [layer.to(self.device) for layer in features]
-        patch_scores = score_patches(patches, memory, self.config, own, scope)
-        score, peak = top_mean(patch_scores, self.config.top_ratio), self.input_maps(patch_scores, scope).max()
-        return float(score), float(peak), float(median(patch_scores[0], dim=0))
+        found = read_patches(patches, memory, self.config, own, scope)
+        score, peak = top_mean(found.image, self.config.top_ratio), self.input_maps(found.map, scope).max()
+        return float(score), float(peak), float(median(found.scores[0], dim=0))
 
     def _at(self, store: FeatureStore, number: int) -> list[Tensor]:
         """The embedded patches [1, P, D] of image ``number`` on the device."""
@@ -303,13 +345,13 @@ class Detector(LivingMemory):
         config = self.config
         fused = fused_neighbors(self.extractor.dims[0], config.num_neighbors)
         plain = config.readout == "soft" and config.tau is None and config.tau_patches is None and config.tile is None
-        return fused and plain and config.compression != "approximate"
+        return fused and plain and config.compression != "approximate" and config.score_relative_to == "nothing"
 
     @torch.inference_mode()
     def _score(self, pixels: Tensor, scope: Scope | None = None) -> tuple[Tensor, ...]:
-        patch_scores = score_patches(self.extractor.features(pixels), self._fitted(), self.config, scope=scope)
-        maps = self.input_maps(patch_scores, scope)
-        return top_mean(patch_scores, self.config.top_ratio), maps, median(patch_scores, dim=1)
+        found = read_patches(self.extractor.features(pixels), self._fitted(), self.config, scope=scope)
+        maps = self.input_maps(found.map, scope)
+        return top_mean(found.image, self.config.top_ratio), maps, median(found.scores, dim=1)
 
     def input_maps(self, patch_scores: Tensor, scope: Scope | None = None) -> Tensor:
         """Patch scores [N, P] to pixels of the backbone's input [N, H, W]: bilinear, then blurred.

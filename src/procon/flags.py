@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from procon.config import CHOICES, Config
+from procon.config import BEST, CHOICES, Config
 from procon.errors import ConfigError
 
 _FLAGS: dict[str, tuple[Any, str]] = {
@@ -33,6 +33,8 @@ _FLAGS: dict[str, tuple[Any, str]] = {
     "tau_patches": (int, "Patches that set the temperature."),
     "layer_fusion": (str, "mean, median, max or concat."),
     "normalization": (str, "none, robust or train."),
+    "score_relative_to": (str, "nothing or anchors: what the image score divides by."),
+    "map_offset": (str, "none or quartile: what is taken off a map."),
     "top_ratio": (float, "Share of patches that make the image score."),
     "blur_sigma": (float, "Blur of the heat map, pixels."),
     "false_alarm_rate": (float, "Share of good parts that may be flagged."),
@@ -43,14 +45,16 @@ _FLAGS: dict[str, tuple[Any, str]] = {
 def with_settings(names: Sequence[str] | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command a flag for each setting in ``names`` (default: all); it gets those that were used as ``settings``.
 
-    A flag has no default of its own: what is left out is left to :class:`Config`.
+    A flag has no default of its own: what is left out is left to :class:`Config`. Where all settings have a flag,
+    ``--best`` sets those of :meth:`Config.best`, and other flags go before it.
     """
     chosen = [field.name for field in fields(Config) if names is None or field.name in names]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**arguments: Any) -> None:
             given = {name: arguments.pop(name) for name in chosen}
-            command(**arguments, settings=parse_settings(given))
+            start = BEST if arguments.pop("best", False) else {}
+            command(**arguments, settings={**start, **parse_settings(given)})
 
         own = [one for one in inspect.signature(command).parameters.values() if one.name != "settings"]
         kind = inspect.Parameter.KEYWORD_ONLY
@@ -63,6 +67,10 @@ def with_settings(names: Sequence[str] | None = None) -> Callable[[Callable[...,
             )
             for name in chosen
         ]
+        if names is None:
+            words = "Start from Config.best() (docs/best.md) instead of the paper's recipe."
+            annotation = Annotated[bool, typer.Option("--best", help=words)]
+            flags.append(inspect.Parameter("best", kind, default=False, annotation=annotation))
         merged = [*own, *flags]
         # typer reads the signature and the annotations, not the code
         run.__signature__ = inspect.Signature([one.replace(kind=kind) for one in merged])  # type: ignore[attr-defined]

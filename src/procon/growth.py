@@ -1,4 +1,7 @@
-"""Editing a memory: images added, removed, and two memories made one. Nothing here needs the old images."""
+"""Editing a memory: images added, removed, and two memories made one. Nothing here needs the old images.
+
+What a memory knows about good images (``sums``, ``scale``, ``quartile``) is that of before, or gone: measure it again.
+"""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -49,6 +52,7 @@ def extended(
                 anchors=torch.cat([layer.anchors, added.anchors]),
                 origin=torch.cat([layer.origin, added.origin + before]),
                 banks=torch.cat([layer.banks, added.banks + len(layer.anchors)], dim=1),
+                sums=None,
             )
         )
     return replace(memory, layers=tuple(layers), images=(*memory.images, *images))
@@ -80,7 +84,7 @@ def without(memory: Memory, gone: Collection[int]) -> Memory:
         length = min(len(bank) for bank in banks)
         kept, places = torch.stack([bank[:length] for bank in banks]).unique(return_inverse=True)
         origin = number[kept] * memory.patches + layer.origin[kept] % memory.patches
-        layers.append(replace(layer, anchors=layer.anchors[kept], origin=origin, banks=places))
+        layers.append(replace(layer, anchors=layer.anchors[kept], origin=origin, banks=places, sums=None))
     return replace(memory, layers=tuple(layers), images=tuple(memory.images[number] for number in keep))
 
 
@@ -100,5 +104,5 @@ def merged(one: Memory, other: Memory, selections: Sequence[Tensor | None], cap:
             union = torch.cat([mine, theirs + len(layer.anchors)])
             banks.append(union[k_center(points[union], min(len(union), cap or len(union)), [0])[0]])
         kept, places = torch.stack(banks).unique(return_inverse=True)
-        layers.append(replace(layer, anchors=anchors[kept], origin=origin[kept], banks=places))
+        layers.append(replace(layer, anchors=anchors[kept], origin=origin[kept], banks=places, sums=None))
     return replace(one, layers=tuple(layers), images=one.images + other.images)

@@ -84,6 +84,28 @@ def find_images(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     return found
 
 
+@dataclass
+class Findings:
+    """What is kept of the images scored so far: no maps, so there may be any number of them."""
+
+    rows: list[Row] = field(default_factory=list)
+    cards: list[Card] = field(default_factory=list)
+    """Those of the highest scores."""
+    regions: CocoFile = field(default_factory=CocoFile)
+
+    def join(self, later: "Findings") -> None:
+        """Take over what was found in later images."""
+        self.rows += later.rows
+        self.regions.join(later.regions)
+        self.keep(later.cards)
+
+    def keep(self, cards: Sequence[Card]) -> None:
+        """Add cards; those that can no longer come on the page go."""
+        self.cards += cards
+        if len(self.cards) > 2 * MOST_CARDS:
+            self.cards = sorted(self.cards, key=lambda card: -card.score)[:MOST_CARDS]
+
+
 def inspect(
     detector: Detector,
     images: Sequence[tuple[str, Path]],
@@ -99,35 +121,61 @@ def inspect(
     With ``coco``, write the regions with their masks to that file. Results of images already scored are written even if
     the run is interrupted; the interruption goes on afterwards.
     """
-    outcome = Outcome()
-    annotated = CocoFile()
-    scale = color_scale(detector)
-    cards: list[Card] = []
-    targets = overlay_names([name for name, _ in images])
+    found, finished = Findings(), False
     try:
-        for row in _score(detector, images):
-            if out is not None and row.prediction is not None:
-                pixels = open_image(row.source).rgb8()
-                _write_overlay(out / "overlays" / targets[row.name], row.prediction, pixels, scale)
-                cards.append(make_card(row.name, row.prediction, pixels, scale))
-                if len(cards) > 2 * MOST_CARDS:
-                    cards = sorted(cards, key=lambda card: -card.score)[:MOST_CARDS]
-            if coco is not None and row.prediction is not None:
-                annotated.add(row.name, row.prediction)
-            outcome.rows.append(_without_map(row))
+        for row in score_images(
+            detector, images, overlay_names([name for name, _ in images]), found, out, coco is not None
+        ):
             if on_row is not None:
                 on_row(row)
-        outcome.finished = True
+        finished = True
     finally:
-        outcome.drift = find_drift(detector, outcome.rows)
-        if coco is not None and annotated.images:
-            annotated.write(coco)
-        if out is not None and outcome.rows:
-            _write_tables(out, outcome.rows)
-            _write_summary(out, detector, outcome)
-            if cards:
-                threshold = detector.calibration.threshold if detector.calibration else None
-                write_gallery(out / "index.html", title, cards, _marks(outcome.rows), threshold, facts, outcome.drift)
+        outcome = write_findings(detector, found, finished, out, title=title, facts=facts, coco=coco)
+    return outcome
+
+
+def score_images(
+    detector: Detector,
+    images: Sequence[tuple[str, Path]],
+    overlays: dict[str, str],
+    found: Findings,
+    out: Path | None,
+    coco: bool,
+) -> Iterator[Row]:
+    """Score ``images`` one by one, write the overlay of each below ``out``, and put the rest into ``found``."""
+    scale = color_scale(detector)
+    for row in _score(detector, images):
+        if out is not None and row.prediction is not None:
+            pixels = open_image(row.source).rgb8()
+            _write_overlay(out / "overlays" / overlays[row.name], row.prediction, pixels, scale)
+            found.keep([make_card(row.name, row.prediction, pixels, scale)])
+        if coco and row.prediction is not None:
+            found.regions.add(row.name, row.prediction)
+        found.rows.append(_without_map(row))
+        yield row
+
+
+def write_findings(
+    detector: Detector,
+    found: Findings,
+    finished: bool,
+    out: Path | None,
+    *,
+    title: str,
+    facts: Sequence[str],
+    coco: Path | None,
+) -> Outcome:
+    """Write the files of :func:`inspect` that are about all images together."""
+    outcome = Outcome(found.rows, finished, find_drift(detector, found.rows))
+    if coco is not None and found.regions.images:
+        found.regions.write(coco)
+    if out is not None and outcome.rows:
+        _write_tables(out, outcome.rows)
+        _write_summary(out, detector, outcome)
+        if found.cards:
+            threshold = detector.calibration.threshold if detector.calibration else None
+            marks = _marks(outcome.rows)
+            write_gallery(out / "index.html", title, found.cards, marks, threshold, facts, outcome.drift)
     return outcome
 
 

@@ -71,6 +71,13 @@ class LivingMemory(ABC):
     @abstractmethod
     def _counted(self, images: Sequence[TrainingImage], roi: NDArray[np.bool_] | None) -> Tensor | None: ...
 
+    @property
+    @abstractmethod
+    def _measures(self) -> bool: ...
+
+    @abstractmethod
+    def _measured(self, memory: Memory, store: FeatureStore, report: Progress) -> Memory: ...
+
     @abstractmethod
     def _gauge(self, features: list[Tensor], size: tuple[int, int], memory: Memory, own: int | None) -> Gauge: ...
 
@@ -97,7 +104,7 @@ class LivingMemory(ABC):
         rate = self.config.false_alarm_rate if false_alarm_rate is None else false_alarm_rate
         replace(self.config, false_alarm_rate=rate)  # refuses what is no rate
         if images is not None:
-            items, separate = good_images(images, report)
+            items, separate = good_images(images, report, taken=self._names_in_use(memory))
             refuse_seen(separate, memory.images)
             scores = _calibration(self._gauges(items, memory, report), rate)
             calibration = replace(scores, kind="held-out", images=separate)
@@ -187,6 +194,32 @@ class LivingMemory(ABC):
             )
         return sources
 
+    def _to_measure(self, images: Sequence[TrainingImage]) -> list[ImageLike]:
+        """Training images to read again, where scoring depends on how a memory reads them; else none."""
+        if not self._measures:
+            return []
+        sources = find_again(images, self._held, self.training_folder)
+        missing = [source for source in sources if isinstance(source, ImageError)]
+        if missing:
+            raise ImageError(
+                f"{len(missing)} of {len(sources)} training images cannot be read again, and with these settings "
+                f"scores depend on how the changed memory reads them: {missing[0]}"
+            )
+        return sources
+
+    def _measured_again(self, memory: Memory, sources: Sequence[ImageLike], report: Progress) -> Memory:
+        """A changed memory with what scoring needs to know of its images, which ``sources`` are."""
+        if not self._measures:
+            return memory
+        with self._embedded(sources, memory.images, memory.roi, report) as store:
+            return self._measured(memory, store, report)
+
+    def _names_in_use(self, memory: Memory) -> list[str]:
+        """Names that a new image without a path may not get: images held in memory are found again by theirs."""
+        known = () if self.calibration is None else self.calibration.images
+        changed = (name for change in self.history for name in change.images)
+        return [*memory.names, *(image.name for image in known), *changed]
+
     def _behind(self, memory: Memory) -> tuple[TrainingImage, ...]:
         """The images that the calibration scores belong to."""
         known = self.calibration
@@ -241,7 +274,7 @@ class LivingMemory(ABC):
         memory, report = self._editable(), progress or _silent
         if thumbnails is None:
             thumbnails = any(image.thumbnail for image in memory.images)
-        taken = [*memory.names, *(name for change in self.history for name in change.images)]
+        taken = self._names_in_use(memory)
         items, added = good_images(images, report, skip_bad=skip_bad, thumbnails=thumbnails, taken=taken)
         refuse_known(added, memory)
         if self.calibration is not None:
@@ -253,7 +286,7 @@ class LivingMemory(ABC):
         if size == 0:
             raise ConfigError(f"the banks are full: max_anchors is {config.max_anchors}; fit again with a higher one")
         behind = self._behind(memory)
-        sources = self._sources(behind, keep_scores)
+        training, sources = self._to_measure(memory.images), self._sources(behind, keep_scores)
         total = len(memory.layers) * config.banks * size
 
         def picked(done: int) -> None:
@@ -261,6 +294,7 @@ class LivingMemory(ABC):
 
         with self._embedded(items, added, memory.roi, report) as store:
             grown = extended(memory, store, added, self.extractor.selections, size, self.device, picked)
+        grown = self._measured_again(grown, [*training, *items], report)
         if behind is memory.images:
             behind, sources = grown.images, [*sources, *items]
         calibration = self._recalibrated(grown, behind, sources, report)
@@ -294,7 +328,8 @@ class LivingMemory(ABC):
             )
         behind = self._behind(memory)
         behind = rest.images if behind is memory.images else behind
-        sources = self._sources(behind, keep_scores)
+        training, sources = self._to_measure(rest.images), self._sources(behind, keep_scores)
+        rest = self._measured_again(rest, training, progress or _silent)
         calibration = self._recalibrated(rest, behind, sources, progress or _silent)
         names = tuple(memory.images[number].name for number in sorted(gone))
         self._commit(rest, calibration, Change(utc(when), "forgot", names))
@@ -320,7 +355,9 @@ class LivingMemory(ABC):
             raise ConfigError("both models must have the same backbone weights; fit one of them again")
         refuse_other_region(memory, theirs)
         refuse_known(theirs.images, memory, "is in both models; forget it in one of them first")
+        training = [*self._to_measure(memory.images), *other._to_measure(theirs.images)]
         both = merged(memory, theirs, self.extractor.selections, self.config.max_anchors)
+        both = self._measured_again(both, training, progress or _silent)
         sources = [*self._sources(memory.images, keep_scores), *other._sources(theirs.images, keep_scores)]
         kept = {**self._scores_by_digest(), **other._scores_by_digest()}
         before = [kept.get(image.digest) for image in both.images]
@@ -347,12 +384,11 @@ class LivingMemory(ABC):
     def _editable(self) -> Memory:
         """The memory, if it is of a kind that can be continued."""
         memory = self._fitted()
-        for name, needed in (("coreset", "k-center"), ("normalization", ("none", "robust"))):
-            if getattr(self.config, name) not in (needed if isinstance(needed, tuple) else (needed,)):
-                raise ConfigError(
-                    f"only a memory with coreset='k-center' and without normalization='train' can be edited, got "
-                    f"{name}={getattr(self.config, name)!r}; fit again"
-                )
+        if self.config.coreset != "k-center":
+            raise ConfigError(
+                f"only a memory with coreset='k-center' can be edited, got {self.config.coreset!r}: there is no "
+                "traversal to continue; fit again"
+            )
         return memory
 
 

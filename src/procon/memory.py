@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from procon.errors import MissingExtraError
+from procon.errors import ConfigError, MissingExtraError
 from procon.kernels.coreset import densest, k_center_on_grid, to_grid_
+from procon.kernels.levels import anchor_levels
 from procon.kernels.neighbors import Banks
 from procon.training import TrainingImage
 
@@ -34,6 +35,9 @@ class LayerMemory:
     """How the anchors are stored and searched; they are always held as fp32, rounded as they will be stored."""
     scale: tuple[float, float] = (0.0, 1.0)
     """Mean and deviation of this layer's map on good images; used with ``normalization="train"`` only."""
+    sums: Tensor | None = None
+    """[3, B, U] float64: what good patches left on each anchor (:func:`procon.kernels.levels.residual_sums`), with
+    ``score_relative_to="anchors"`` only."""
 
     def bank(self, index: int) -> Tensor:
         """M_{l,b}: the anchors of one bank, [M, D]."""
@@ -45,10 +49,24 @@ class LayerMemory:
         propose = inverted_file(self.anchors) if self.compression == "approximate" else None
         return Banks(self.anchors, self.banks, propose)
 
+    @cached_property
+    def levels(self) -> Tensor:
+        """[B, U]: the level that each anchor leaves on good patches."""
+        if self.sums is None:
+            raise ConfigError(
+                "score_relative_to='anchors' needs what the anchors leave on good images, and this memory was made "
+                "without it; fit again with Detector.fit"
+            )
+        return anchor_levels(self.sums)
+
     def to(self, device: torch.device) -> "LayerMemory":
         """The same memory on another device."""
         return replace(
-            self, anchors=self.anchors.to(device), origin=self.origin.to(device), banks=self.banks.to(device)
+            self,
+            anchors=self.anchors.to(device),
+            origin=self.origin.to(device),
+            banks=self.banks.to(device),
+            sums=None if self.sums is None else self.sums.to(device),
         )
 
     def compressed(self, compression: str) -> "LayerMemory":
@@ -67,6 +85,8 @@ class Memory:
     """Patches per image."""
     roi: NDArray[np.bool_] | None = None
     """[H, W] region of interest, stretched over every image; None: all of it."""
+    quartile: float | None = None
+    """Median over good images of the lower quartile of their maps, with ``map_offset="quartile"`` only."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -101,6 +121,10 @@ class Memory:
             tensors[f"memory.{index}.origin"] = layer.origin
             tensors[f"memory.{index}.banks"] = layer.banks.to(torch.int32)
             tensors[f"memory.{index}.scale"] = torch.tensor(layer.scale, dtype=torch.float64)
+            if layer.sums is not None:
+                tensors[f"memory.{index}.sums"] = layer.sums
+        if self.quartile is not None:
+            tensors["quartile"] = torch.tensor(self.quartile, dtype=torch.float64)
         if self.roi is not None:
             tensors["roi"] = torch.from_numpy(self.roi.astype(np.uint8))
         return tensors
@@ -120,6 +144,7 @@ class Memory:
                 tensors[prefix + "banks"].to(torch.int64),
                 compression,
                 (float(tensors[prefix + "scale"][0]), float(tensors[prefix + "scale"][1])),
+                tensors.get(prefix + "sums"),
             )
             if (
                 layer.anchors.ndim != 2
@@ -132,13 +157,18 @@ class Memory:
                 raise ValueError(f"memory {len(layers)} has tensors of shapes that do not match")
             if not layer.anchors.isfinite().all():
                 raise ValueError(f"memory {len(layers)} holds NaN or infinite anchors")
+            if layer.sums is not None and (
+                layer.sums.shape != (3, len(layer.banks), len(layer.anchors)) or not layer.sums.isfinite().all()
+            ):
+                raise ValueError(f"memory {len(layers)} has sums that do not match its anchors")
             layers.append(layer)
         if not layers:
             raise ValueError("no memory in the file")
         roi = tensors["roi"].numpy() > 0 if "roi" in tensors else None
         if roi is not None and (roi.ndim != 2 or not roi.any()):
             raise ValueError("the region of interest is empty")
-        return cls(tuple(layers), images, patches, roi)
+        quartile = float(tensors["quartile"]) if "quartile" in tensors else None
+        return cls(tuple(layers), images, patches, roi, quartile)
 
 
 def pack_anchors(anchors: Tensor, compression: str) -> dict[str, Tensor]:

@@ -5,10 +5,11 @@ import torch
 from procon.config import Config
 from procon.deploy.graph import Graph
 from procon.deploy.quantize import Ranges
-from procon.deploy.scoring import Layer, Readout, add_scoring
+from procon.deploy.scoring import Counted, Layer, Readout, add_scoring
 from procon.deploy.sessions import INPUT, OUTPUTS
 from procon.deploy.vit import Vit, add_backbone
 from procon.detector import Detector
+from procon.scope import scope_of
 
 
 def build_graph(
@@ -20,7 +21,7 @@ def build_graph(
     """The whole method from normalised pixels to score, map and patch scores."""
     graph = Graph(ranges=ranges, half=half)
     tokens = add_backbone(graph, INPUT, build_vit(detector))
-    add_scoring(graph, tokens, layers_of(detector), _readout(detector.config))
+    add_scoring(graph, tokens, layers_of(detector), _readout(detector))
     return graph
 
 
@@ -55,18 +56,27 @@ def layers_of(detector: Detector) -> list[Layer]:
                 None if projection is None else projection.numpy(),
                 tuple(blocks.index(block) for block in extractor.blocks(index)),
                 memory.scale,
+                None if detector.config.score_relative_to == "nothing" else memory.levels.numpy(),
             )
         )
     return layers
 
 
-def _readout(config: Config) -> Readout:
-    patches = config.grid[0] * config.grid[1]
-    chosen = None
+def counted_patches(detector: Detector) -> Counted | None:
+    """The patches in the region of interest, if there is one; images fill the input, whatever their size."""
+    assert detector.memory is not None
+    scope = scope_of(detector.config, detector.memory.roi, detector.config.input_size, torch.device("cpu"))
+    return None if scope is None else Counted(scope.rows.numpy(), scope.nearest.numpy(), scope.pixels.numpy())
+
+
+def _readout(detector: Detector) -> Readout:
+    assert detector.memory is not None
+    config, counted, chosen = detector.config, counted_patches(detector), None
+    patches = config.grid[0] * config.grid[1] if counted is None else len(counted.rows)
     if config.tau_patches is not None and config.tau_patches < patches:
         generator = torch.Generator().manual_seed(0)  # the subsample of kernels.scoring.temperature
         chosen = torch.randperm(patches, generator=generator)[: config.tau_patches].numpy()
-    return Readout(config, chosen)
+    return Readout(config, chosen, detector.memory.quartile or 0.0, counted)
 
 
 def shapes(config: Config) -> tuple[dict[str, list[int | str]], dict[str, list[int | str]]]:

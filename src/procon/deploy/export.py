@@ -5,14 +5,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from procon.deploy.assemble import build_graph, build_vit, shapes
+from procon.config import Config
+from procon.deploy.assemble import build_graph, build_vit, counted_patches, shapes
 from procon.deploy.cost import Cost, measure_cost
 from procon.deploy.graph import OPSET, save_onnx
 from procon.deploy.manifest import PRECISIONS, RUNTIMES, Threshold, is_exported, write_manifest
@@ -39,6 +40,15 @@ Floats = NDArray[np.float32]
 Say = Callable[[str], None]
 
 _PACKAGES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
+
+# The settings that the graph follows, or that are over once a memory is made. Any other must have its default: a
+# setting that the graph knows nothing of would be left out of the scores without a word.
+_KNOWN = (
+    *("backbone", "weights", "image_size", "resize", "layers", "projection_dim", "selection_dim", "seed", "banks"),
+    *("bank_seed", "coreset", "coreset_ratio", "max_anchors", "compression", "num_neighbors", "readout", "tau"),
+    *("tau_patches", "layer_fusion", "normalization", "score_relative_to", "map_offset", "top_ratio", "blur_sigma"),
+    *("false_alarm_rate", "precision"),
+)
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,13 @@ def check_exportable(detector: Detector, runtime: str, precision: str) -> None:
             "a model with compression='approximate' cannot be exported: an exported model searches exactly; "
             "fit it with another compression"
         )
+    for name in (field.name for field in fields(config) if field.name not in _KNOWN):
+        value, usual = getattr(config, name), getattr(Config(), name)
+        if value != usual:
+            raise ConfigError(
+                f"a model with {name}={value!r} cannot be exported: an exported model does not compute it; fit with "
+                f"{name}={usual!r}, or serve the .procon file"
+            )
     if detector.device.type != "cpu":
         raise ConfigError(f"the detector must be on the CPU to be compared with its export, got {detector.device}")
 
@@ -195,8 +212,10 @@ def _entries(
 ) -> dict[str, Any]:
     from procon.demo import describe
 
-    config, known = detector.config, detector.calibration
+    config, known, memory = detector.config, detector.calibration, detector.memory
+    assert memory is not None
     takes, gives = shapes(config)
+    counted = counted_patches(detector)
     facts = describe(detector)[:3]
     stored = None
     if known is not None:
@@ -207,6 +226,7 @@ def _entries(
             known.scores,
             known.medians,
             known.kind,
+            known.promised_rate,
             tuple(known.describe()),
         ).to_dict()
     resize = config.input_size if config.resize is None else (config.resize, config.resize)
@@ -227,8 +247,12 @@ def _entries(
             "std": [round(float(value), 6) for value in STD],
         },
         "outputs": {name: {"shape": shape, "type": "float32"} for name, shape in gives.items()},
+        # With a region of interest, the patches in it: the others count for nothing.
+        "counted": None if counted is None else counted.rows.tolist(),
         "threshold": stored,
-        "calibration": None if known is None else {k: v for k, v in known.to_dict().items() if k != "images"},
+        # All of it but the list of held-out images, which are files of another machine.
+        "calibration": None if known is None else {**known.to_dict(), "images": []},
+        "memory": {"images": len(memory.images), "anchors_per_bank": int(memory.layers[0].banks.shape[1])},
         "config": config.to_dict(),
         "backbone": detector.extractor.backbone.identity(),
         "facts": facts,

@@ -32,6 +32,8 @@ class Threshold:
     """Their median patch scores: light and camera move them, defects do not."""
     kind: str
     """``leave-one-out`` or ``held-out``."""
+    promised_rate: float
+    """Share of good parts that exceed the threshold, at most, on average."""
     sentences: tuple[str, ...] = ()
     """What the threshold can promise."""
 
@@ -57,6 +59,7 @@ class Threshold:
             tuple(float(score) for score in stored["scores"]),
             tuple(float(median) for median in stored["medians"]),
             str(stored["kind"]),
+            float(stored["promised_rate"]),
             tuple(map(str, stored["sentences"])),
         )
 

@@ -118,17 +118,27 @@ class Runtime:
             if isinstance(picture, ImageError):
                 yield picture
                 continue
-            pixels = to_input(picture, self.config.input_size, self.config.resize)
-            found = self._session(pixels[None])
-            middle = float(np.median(found["patches"][0]))
-            yield self._judge(picture, float(found["score"][0]), found["map"][0], middle)
+            (score,), (input_map,), (middle,) = self.read(self.prepare(picture)[None])
+            yield self.judge(picture, float(score), input_map, float(middle))
 
     def score(self, pixels: Floats) -> tuple[Floats, Floats]:
         """Preprocessed images [N, 3, H, W] float32 to image scores [N] and pixel maps [N, H, W]."""
-        found = self._session(np.ascontiguousarray(pixels, np.float32))
-        return found["score"], found["map"]
+        scores, maps, _ = self.read(pixels)
+        return scores, maps
 
-    def _judge(self, picture: Picture, score: float, input_map: Floats, typical: float) -> Prediction:
+    def prepare(self, picture: Picture) -> Floats:
+        """The picture as the input [3, H, W] of the model."""
+        return to_input(picture, self.config.input_size, self.config.resize)
+
+    def read(self, pixels: Floats) -> tuple[Floats, Floats, Floats]:
+        """Image scores [N], pixel maps [N, H, W] and median patch scores [N] of images [N, 3, H, W]."""
+        found = self._session(np.ascontiguousarray(pixels, np.float32))
+        patches, counted = found["patches"].reshape(len(pixels), -1), self.manifest.entries.get("counted")
+        middles = np.median(patches if counted is None else patches[:, counted], axis=1)
+        return found["score"], found["map"], np.asarray(middles, np.float32)
+
+    def judge(self, picture: Picture, score: float, input_map: Floats, typical: float) -> Prediction:
+        """Heat map, verdict and regions of a picture from what :meth:`read` says about it."""
         heatmap = self._place(input_map, picture.size)
         known = self.calibration
         if known is None:

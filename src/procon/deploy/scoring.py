@@ -36,6 +36,20 @@ class Layer:
     """Which of the backbone's outputs it reads."""
     scale: tuple[float, float]
     """Mean and deviation on good images."""
+    levels: Floats | None = None
+    """[B, U]: what the anchors leave on good patches, where the image score is relative to that."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The patches in a region of interest; see ``procon.scope.Scope``."""
+
+    rows: NDArray[np.int64]
+    """[K] the patches that count."""
+    nearest: NDArray[np.int64]
+    """[P] which of them is nearest to each."""
+    pixels: NDArray[np.bool_]
+    """[H, W] the pixels that count."""
 
 
 @dataclass(frozen=True)
@@ -45,33 +59,86 @@ class Readout:
     config: Config
     tau_patches: NDArray[np.int64] | None
     """The patches that set the temperature, where not all do."""
+    quartile: float = 0.0
+    """The lower quartile that the map of every image is shifted to, with ``map_offset="quartile"``."""
+    counted: Counted | None = None
+    """The patches that count, where not all do."""
 
     @property
     def patches(self) -> int:
-        """Patches per image."""
-        return self.config.grid[0] * self.config.grid[1]
+        """Patches per image that count."""
+        return self.config.grid[0] * self.config.grid[1] if self.counted is None else len(self.counted.rows)
 
 
 def add_scoring(graph: Graph, tokens: Sequence[str], layers: Sequence[Layer], readout: Readout) -> None:
     """From tokens [N * P, C] to the outputs ``score`` [N], ``map`` [N, H, W] and ``patches`` [N, rows, columns]."""
-    config = readout.config
-    maps = []
+    config, fusion = readout.config, "mean" if readout.config.layer_fusion == "concat" else readout.config.layer_fusion
+    maps: list[str] = []
+    relative: list[str] = []
     for index, layer in enumerate(layers):
-        features = _embed(graph, [tokens[source] for source in layer.sources], layer, index)
-        residuals = _residuals(graph, features, layer, readout, index)
-        consensus = graph.median(residuals, len(layer.members))
-        maps.append(_normalized(graph, graph.reshape(consensus, [-1, readout.patches]), layer, readout))
-    patches = _fused(graph, maps, "mean" if config.layer_fusion == "concat" else config.layer_fusion)
+        counted = [_those_that_count(graph, tokens[source], readout) for source in layer.sources]
+        features = _embed(graph, counted, layer, index)
+        residuals, divided = _residuals(graph, features, layer, readout, index)
+        for found, parts in ((residuals, maps), (divided, relative)):
+            if found is not None:
+                consensus = graph.reshape(graph.median(found, len(layer.members)), [-1, readout.patches])
+                parts.append(_normalized(graph, consensus, layer, readout))
+    patches = _fused(graph, maps, fusion)
     count = max(1, round(config.top_ratio * readout.patches))
-    highest, _ = graph.ops("TopK", 2, patches, graph.constant(np.array([count], np.int64)), axis=-1)
+    judged = _fused(graph, relative, fusion) if relative else patches
+    highest, _ = graph.ops("TopK", 2, judged, graph.constant(np.array([count], np.int64)), axis=-1)
     graph.op("ReduceMean", highest, name="score", axes=[-1], keepdims=0)
-    grid = graph.op("Reshape", patches, graph.constant(np.array([-1, *config.grid], np.int64)), name="patches")
+    shape = graph.constant(np.array([-1, *config.grid], np.int64))
+    grid = graph.op("Reshape", _everywhere(graph, patches, readout), shape, name="patches")
+    if config.map_offset == "quartile":
+        grid = graph.op("Reshape", _everywhere(graph, _shifted(graph, patches, readout), readout), shape)
+    _add_map(graph, grid, readout)
+
+
+def _add_map(graph: Graph, grid: str, readout: Readout) -> None:
+    """Patch scores [N, rows, columns] to the output ``map`` [N, H, W]; 0 where nothing counts."""
+    config = readout.config
     height, width = config.input_size
     rows, columns = (
         spread_matrix(cells, size, config.blur_sigma) for cells, size in zip(config.grid, (height, width), strict=True)
     )
     tall = graph.op("MatMul", graph.constant(rows, "map/rows"), grid)
-    graph.op("MatMul", tall, graph.constant(np.ascontiguousarray(columns.T), "map/columns"), name="map")
+    across = graph.constant(np.ascontiguousarray(columns.T), "map/columns")
+    if readout.counted is None:
+        graph.op("MatMul", tall, across, name="map")
+    else:
+        inside = graph.constant(readout.counted.pixels.astype(np.float32), "map/region")
+        graph.op("Mul", graph.op("MatMul", tall, across), inside, name="map")
+
+
+def _those_that_count(graph: Graph, tokens: str, readout: Readout) -> str:
+    """Of tokens [N * P, C] those of patches that count [N * K, C]."""
+    if readout.counted is None:
+        return tokens
+    # The width is not known here, so the patches are: every image has as many rows of tokens.
+    width = graph.op("Shape", tokens, start=1, end=2)
+    whole = graph.constant(np.array([-1, len(readout.counted.nearest)], np.int64))
+    images = graph.op("Reshape", tokens, graph.op("Concat", whole, width, axis=0))
+    kept = graph.op("Gather", images, graph.constant(readout.counted.rows), axis=1)
+    return graph.op("Reshape", kept, graph.op("Concat", graph.constant(np.array([-1], np.int64)), width, axis=0))
+
+
+def _everywhere(graph: Graph, patches: str, readout: Readout) -> str:
+    """Scores of the patches that count [N, K] to all [N, P]: others repeat their nearest."""
+    if readout.counted is None:
+        return patches
+    return graph.op("Gather", patches, graph.constant(readout.counted.nearest), axis=1)
+
+
+def _shifted(graph: Graph, patches: str, readout: Readout) -> str:
+    """Patch scores [N, K], those of each image shifted so that their lower quartile is the usual one."""
+    place = (readout.patches - 1) / 4
+    first, last = int(place), min(int(place) + 1, readout.patches - 1)
+    lowest, _ = graph.ops("TopK", 2, patches, graph.constant([last + 1]), axis=-1, largest=0, sorted=1)
+    low, high = (graph.slice(lowest, at, at + 1) for at in (first, last))
+    step = graph.op("Mul", graph.op("Sub", high, low), graph.constant(place - first))
+    offset = graph.op("Sub", graph.constant(readout.quartile), graph.op("Add", low, step))
+    return graph.op("Add", patches, offset)
 
 
 def spread_matrix(cells: int, size: int, sigma: float) -> Floats:
@@ -119,11 +186,12 @@ def _unit(graph: Graph, tensor: str) -> str:
     return graph.op("Div", tensor, length)
 
 
-def _residuals(graph: Graph, features: str, layer: Layer, readout: Readout, index: int) -> str:
-    """r_{l,b,p}: features [Q, D] to [Q, B]."""
+def _residuals(graph: Graph, features: str, layer: Layer, readout: Readout, index: int) -> tuple[str, str | None]:
+    """r_{l,b,p}: features [Q, D] to [Q, B]; and the same over the level of the anchors, where that is asked for."""
     config, banks = readout.config, len(layer.members)
     k = 1 if config.readout == "hard" else config.num_neighbors
-    anchors, runs = _sorted(layer)
+    order = _order(layer)
+    anchors, runs = _sorted(layer, order)
     stored = graph.constant(anchors, f"memory/{index}/anchors")
     # The product proposes a few more than k, as its rounding may swap neighbours that are equally far.
     spare = SPARE_INT8 if graph.integers else SPARE
@@ -137,12 +205,21 @@ def _residuals(graph: Graph, features: str, layer: Layer, readout: Readout, inde
     distances = graph.op("ReduceSumSquare", differences, axes=[2], keepdims=0)
     distances = graph.reshape(distances, [-1, banks, count])
     if config.readout == "hard":
-        return graph.op("Sqrt", graph.op("ReduceMin", distances, axes=[2], keepdims=0))
+        return graph.op("Sqrt", graph.op("ReduceMin", distances, axes=[2], keepdims=0)), None
     weights = _weights(graph, distances, readout, banks, count)
     rows = graph.reshape(weights, [-1, 1, count]), graph.reshape(differences, [-1, count, width])
     combined = graph.op("MatMul", *rows)  # [Q * B, 1, D]
     residual = graph.op("Sqrt", graph.op("ReduceSumSquare", combined, axes=[2], keepdims=0))
-    return graph.reshape(residual, [-1, banks])
+    residual = graph.reshape(residual, [-1, banks])
+    if layer.levels is None:
+        return residual, None
+    # One row of levels for all banks: those of bank b begin at b * U.
+    level = graph.constant(np.ascontiguousarray(layer.levels[:, order]).ravel(), f"memory/{index}/levels")
+    starts = np.repeat(np.arange(banks) * len(anchors), count).astype(np.int64)
+    near = graph.op("Gather", level, graph.op("Add", neighbors, graph.constant(starts)), axis=0)
+    weighted = graph.op("Mul", weights, graph.reshape(near, [-1, banks, count]))
+    usual = graph.op("ReduceSum", weighted, graph.constant([2]), keepdims=0)
+    return residual, graph.op("Div", residual, graph.op("Max", usual, graph.constant(1e-12)))
 
 
 @dataclass(frozen=True)
@@ -154,12 +231,15 @@ class _Run:
     banks: tuple[int, ...]
 
 
-def _sorted(layer: Layer) -> tuple[Floats, list[_Run] | NDArray[np.bool_]]:
-    """The anchors by the set of banks that hold them, and the banks as runs of them or as masks [B, U]."""
-    held = layer.members.any(axis=0)
-    anchors, members = layer.anchors[held], layer.members[:, held]
-    order = np.lexsort(members)
-    anchors, members = np.ascontiguousarray(anchors[order]), members[:, order]
+def _order(layer: Layer) -> NDArray[np.int64]:
+    """The anchors that any bank holds, by the set of banks that hold them."""
+    held = np.flatnonzero(layer.members.any(axis=0))
+    return np.asarray(held[np.lexsort(layer.members[:, held])], np.int64)
+
+
+def _sorted(layer: Layer, order: NDArray[np.int64]) -> tuple[Floats, list[_Run] | NDArray[np.bool_]]:
+    """The anchors in ``order``, and the banks as runs of them or as masks [B, U]."""
+    anchors, members = np.ascontiguousarray(layer.anchors[order]), layer.members[:, order]
     changes = np.flatnonzero((members[:, 1:] != members[:, :-1]).any(axis=0)) + 1
     edges = [0, *changes.tolist(), members.shape[1]]
     if len(edges) - 1 > MOST_RUNS:

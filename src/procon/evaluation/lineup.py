@@ -119,13 +119,23 @@ def featured(run: Run, wanted: str | None = None) -> dict[str, str]:
 
 
 def known_titles(run: Run) -> dict[str, str]:
-    """Variants with a name of their own: ``ProCon (1 %, B = 5)``."""
-    titles = {}
+    """Variants with a name of their own: ``ProCon (1 %, B = 5)``, and results that another system wrote."""
+    titles = other_systems(run)
     for point in operating_points(run):
         for title, variant in columns_of(run, point).items():
             banks = 1 if title == HARD else point["banks"]
             titles[variant] = f"{title} ({100 * point['coreset_ratio']:g} %, B = {banks})"
     return titles
+
+
+def other_systems(run: Run) -> dict[str, str]:
+    """Results that another system wrote into the run: variant -> its name."""
+    named = {
+        variant: str(run.about(category, variant).get("system", "procon"))
+        for category, variants in run.stored().items()
+        for variant in variants
+    }
+    return {variant: system for variant, system in named.items() if system != "procon"}
 
 
 def title_of(variant: str, known: Mapping[str, str]) -> str:

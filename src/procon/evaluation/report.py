@@ -15,7 +15,7 @@ from procon.errors import ImageError
 from procon.evaluation import page
 from procon.evaluation.cards import view_section
 from procon.evaluation.charts import safe_text
-from procon.evaluation.lineup import featured, measured, title_of
+from procon.evaluation.lineup import featured, measured, other_systems, title_of
 from procon.evaluation.metrics import Metrics
 from procon.evaluation.results import Result, backbone_name, fill_table, row_config
 from procon.evaluation.runs import Run, variant_name
@@ -208,10 +208,10 @@ def _variants(run: Run, stored: Mapping[str, Sequence[str]], caption: str) -> st
     names = list(dict.fromkeys(variant for variants in stored.values() for variant in variants))
     if len(names) < 2:
         return ""
-    rows, counts = [], []
+    rows, counts, others = [], [], other_systems(run)
     for name in names:
         categories = [category for category, variants in stored.items() if name in variants]
-        rows.append((title_of(name, {}), "", _means([measured(run, category, name) for category in categories])))
+        rows.append((title_of(name, others), "", _means([measured(run, category, name) for category in categories])))
         counts.append(str(len(categories)))
     extra = {"categories": counts} if len(stored) > 1 else {}
     table = page.metrics_table("Variant", f"{caption}, in percent; the best are bold", rows, extra, rivals=True)

@@ -20,6 +20,8 @@ _PHASES = ("single-layer", "fusion", "pools", "promotion")
 
 Progress = Callable[[str, str, int, int], None]
 """Hears (category, stage, done, total)."""
+Compute = Callable[[Run, dict[str, list[Config]], bool], None]
+"""Makes the raw results of the variants needed, by category, and keeps the tokens if told to."""
 
 
 def choose_categories(run: Run, wanted: Sequence[str] | None) -> tuple[str, ...]:
@@ -42,22 +44,27 @@ def reproduce(
     *,
     seeds: int = 1,
     keep_work: bool = False,
+    compute: Compute | None = None,
 ) -> list[Result]:
-    """The tables ``names``: what is missing is computed, category by category, then all is measured."""
+    """The tables ``names``: what is missing is computed, category by category, then all is measured.
+
+    ``compute`` does it elsewhere, on a cluster; ``device`` and ``progress`` are then of no use to it.
+    """
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         raise ConfigError(f"the table must be one of {', '.join(NAMES)}, got {', '.join(unknown)}")
+    make = compute or compute_here(device, progress)
     tables = [build_table(name, run.dataset.name) for name in _expand(names)]
     subset = tuple(categories)
     if any(table.subset for table in tables):
         if known_hardest(run, categories) is None:
-            _compute(run, {name: [row_config(run.base, SPM)] for name in categories}, device, progress, keep_work=True)
+            make(run, {name: [row_config(run.base, SPM)] for name in categories}, True)
         subset = hardest(run, categories)
     needed: dict[str, list[Config]] = {name: [] for name in categories}
     for table in tables:
         for category in subset if table.subset else categories:
             needed[category] += _variants(run, table.rows, seeds)
-    _compute(run, needed, device, progress, keep_work)
+    make(run, needed, keep_work)
     results = []
     for place, table in enumerate(tables):
         results.append(fill_table(run, table, subset if table.subset else categories, seeds))
@@ -77,15 +84,18 @@ def _variants(run: Run, rows: Sequence[Row], seeds: int) -> list[Config]:
     return [row_config(run.base, row, seed) for row in rows for seed in range(seeds)]
 
 
-def _compute(
-    run: Run, needed: dict[str, list[Config]], device: torch.device, progress: Progress, keep_work: bool
-) -> None:
-    for category, variants in needed.items():
+def compute_here(device: torch.device, progress: Progress) -> Compute:
+    """Category by category in this process."""
 
-        def report(stage: str, done: int, total: int, category: str = category) -> None:
-            progress(category, stage, done, total)
+    def compute(run: Run, needed: dict[str, list[Config]], keep_work: bool) -> None:
+        for category, variants in needed.items():
 
-        run.compute(category, variants, device, report, keep_work=keep_work)
+            def report(stage: str, done: int, total: int, category: str = category) -> None:
+                progress(category, stage, done, total)
+
+            run.compute(category, variants, device, report, keep_work=keep_work)
+
+    return compute
 
 
 def bench(
@@ -97,13 +107,15 @@ def bench(
     *,
     seeds: int = 1,
     keep_work: bool = False,
+    compute: Compute | None = None,
 ) -> Result:
-    """One variant on every category: a line for each and their mean."""
+    """One variant on every category: a line for each and their mean. ``compute`` as in :func:`reproduce`."""
     settings = {name: value for name, value in variant.to_dict().items() if value != run.base.to_dict()[name]}
     table = build_table("per-category", run.dataset.name)
     if variant != row_config(run.base, table.rows[0]):  # not what the paper's table per category was made with
         table = Table("bench", "ProCon", (Row("ProCon", settings),), table.columns, per_category=True)
-    _compute(run, {name: _variants(run, table.rows, seeds) for name in categories}, device, progress, keep_work)
+    make = compute or compute_here(device, progress)
+    make(run, {name: _variants(run, table.rows, seeds) for name in categories}, keep_work)
     result = fill_table(run, table, categories, seeds)
     write_result(run.folder / "tables", result)
     return result

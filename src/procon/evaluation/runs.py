@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from procon.backbone import Backbone
 from procon.config import Config
 from procon.errors import ConfigError
-from procon.evaluation.datasets import Category, Dataset, Sample, open_dataset, read_mask
+from procon.evaluation.datasets import Dataset, Sample, open_dataset, read_mask
 from procon.evaluation.metrics import Metrics, evaluate
 from procon.evaluation.sweep import Scored, Sweep
 from procon.evaluation.tokens import TokenCache
@@ -32,7 +32,7 @@ from procon.images import crop_origin
 from procon.kernels.maps import pixel_map
 from procon.storage import atomic_path, atomic_text
 
-SHARED = ("backbone", "weights", "image_size", "resize", "precision")
+SHARED = ("backbone", "weights", "image_size", "resize", "aspect", "tile", "precision")
 """Settings that all variants of a run share; the others tell its variants apart."""
 
 _AT_ONCE = 2**29  # bytes of pixel maps that are made once and held
@@ -181,6 +181,12 @@ class Run:
             text = np.frombuffer(document.encode(), np.uint8)
             np.savez(stream, scores=scored.scores, maps=scored.maps, about=text)
 
+    def about(self, category: str, variant: str) -> dict[str, Any]:
+        """What was recorded with raw results, without reading them."""
+        with np.load(self.raw_path(category, variant), allow_pickle=False) as stored:
+            document: dict[str, Any] = json.loads(bytes(stored["about"]))
+        return document
+
     def load(self, category: str, variant: str) -> Raw:
         """The raw results of a variant."""
         path = self.raw_path(category, variant)
@@ -225,20 +231,46 @@ class Run:
         keep_work: bool = False,
     ) -> None:
         """Make the raw results of every variant that is not there yet. All must share the settings of this run."""
+        todo = self._todo(category, variants)
+        if todo:
+            sweep, weights = self._sweep(category, todo, device, progress)
+            samples = self.dataset.category(category).test
+
+            def done(config: Config, scored: Scored) -> None:
+                about: dict[str, Any] = {"config": config.to_dict(), "size": config.input_size, "system": "procon"}
+                about |= {"blur_sigma": config.blur_sigma, "resize": config.resize, "weights": weights}
+                self.write(category, variant_name(config), scored, samples, about)
+
+            sweep.run(todo.values(), done, progress)
+        if not keep_work:
+            shutil.rmtree(self._work(category), ignore_errors=True)
+
+    def prepare(self, category: str, variants: Iterable[Config], device: torch.device, progress: Progress) -> list[str]:
+        """Put the tokens of a category on disk and name the memories for :meth:`read_memory`."""
+        todo = self._todo(category, variants)
+        return self._sweep(category, todo, device, progress)[0].memories(todo.values()) if todo else []
+
+    def read_memory(
+        self, category: str, variants: Iterable[Config], memory: str, device: torch.device, progress: Progress
+    ) -> None:
+        """A part of :meth:`compute` that can be done apart, also by another process, after :meth:`prepare`."""
+        todo = self._todo(category, variants)
+        self._sweep(category, todo, device, progress)[0].read(todo.values(), memory, progress)
+
+    def _work(self, category: str) -> Path:
+        return self.folder / "work" / category
+
+    def _todo(self, category: str, variants: Iterable[Config]) -> dict[str, Config]:
+        """The variants that have no raw results yet, by name."""
         wanted = {variant_name(config): config for config in variants}
         for config in wanted.values():
             if any(getattr(config, name) != getattr(self.base, name) for name in SHARED):
                 raise ConfigError(f"variants of a run must share {', '.join(SHARED)}")
-        todo = {name: config for name, config in wanted.items() if not self.has(category, config)}
-        work = self.folder / "work" / category
-        if todo:
-            self._compute(self.dataset.category(category), todo, work, device, progress)
-        if not keep_work:
-            shutil.rmtree(work, ignore_errors=True)
+        return {name: config for name, config in wanted.items() if not self.has(category, config)}
 
-    def _compute(
-        self, category: Category, todo: dict[str, Config], work: Path, device: torch.device, progress: Progress
-    ) -> None:
+    def _sweep(self, name: str, todo: dict[str, Config], device: torch.device, progress: Progress) -> tuple[Sweep, str]:
+        """The sweep over a category whose tokens are on disk, and the digest of the weights they came from."""
+        category = self.dataset.category(name)
         if not category.train or not category.test:
             raise ConfigError(
                 f"{self.dataset.root}: {category.name} has no {'test' if category.train else 'good'} images"
@@ -247,17 +279,12 @@ class Run:
         backbone, blocks = self._backbone(todo.values(), device)
         identity = json.dumps([backbone.sha256, str(device.type), {name: self.base.to_dict()[name] for name in SHARED}])
         rows, columns = self.base.grid
+        work = self._work(name)
         tokens = TokenCache(work / "tokens", images, rows * columns, backbone.architecture.hidden, identity)
         if tokens.missing(blocks):
             tokens.fill(backbone, self.base, lambda done, total: progress("reading images", done, total))
         sweep = Sweep(work / "residuals", tokens, len(category.train), backbone.architecture, device)
-
-        def done(config: Config, scored: Scored) -> None:
-            about: dict[str, Any] = {"config": config.to_dict(), "size": config.input_size, "system": "procon"}
-            about |= {"blur_sigma": config.blur_sigma, "resize": config.resize, "weights": backbone.sha256}
-            self.write(category.name, variant_name(config), scored, category.test, about)
-
-        sweep.run(todo.values(), done, progress)
+        return sweep, backbone.sha256
 
     def _backbone(self, variants: Iterable[Config], device: torch.device) -> tuple[Backbone, tuple[int, ...]]:
         """One backbone that gives every block any variant reads; kept for the next category."""

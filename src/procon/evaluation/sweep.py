@@ -19,22 +19,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from procon.config import Config
-from procon.reading import fuse_layers, layer_scales, read_layer, read_neighbors
 from procon.errors import ConfigError
 from procon.evaluation.tokens import TokenCache
 from procon.features import Embedding
-from procon.kernels.consensus import bank_consensus, top_mean
+from procon.kernels.consensus import bank_consensus, lower_quartile, median, top_mean
 from procon.kernels.neighbors import nearest_in_banks
 from procon.memory import (
     IN_RAM_BYTES,
     FeatureStore,
     LayerMemory,
+    Memory,
     coreset_size,
     gather_layer,
     select_anchors,
     selection_grid,
 )
+from procon.reading import (
+    fuse_layers,
+    layer_scales,
+    read_good,
+    read_layer,
+    read_neighbors,
+    relative_layer,
+    shifted,
+)
 from procon.storage import atomic_path
+from procon.training import TrainingImage
 from procon.weights import Architecture
 
 Floats = NDArray[np.float32]
@@ -66,6 +76,8 @@ class _Read:
     """Key of the residuals."""
     scaled: bool
     """Whether the mean and deviation on good images are needed too."""
+    measured: bool
+    """Whether what the memory leaves on good images is needed too."""
 
 
 class Sweep:
@@ -131,7 +143,8 @@ class Sweep:
                 known = reads.get(key)
                 banks = max(config.banks, known.banks if known else 0)
                 scaled = config.normalization == "train" or (known is not None and known.scaled)
-                reads[key] = _Read(config, index, banks, self._memory_key(config, index), key, scaled)
+                measured = _is_measured(config) or (known is not None and known.measured)
+                reads[key] = _Read(config, index, banks, self._memory_key(config, index), key, scaled, measured)
         return reads
 
     def _keys(self, config: Config) -> list[str]:
@@ -141,8 +154,8 @@ class Sweep:
             read |= {"k": config.num_neighbors}
         if config.readout == "soft":
             read |= {"tau": config.tau, "tau_patches": config.tau_patches}
-        if config.normalization == "train":  # the mean and deviation are those of the consensus of just so many banks
-            read |= {"banks": config.banks}
+        if config.normalization == "train" or _is_measured(config):  # from the consensus of just so many banks
+            read |= {"banks": config.banks, "measured": config.score_relative_to if _is_measured(config) else None}
         keys = []
         for index in range(len(self._embedding(config).dims)):
             about = {"memory": self._memory_key(config, index), "size": self._size(config), **read}
@@ -199,10 +212,14 @@ class Sweep:
                         tick()
                 for read in alike:
                     self._save(read.key, np.stack(found[read.key]))
-                    if read.scaled:
+                    if read.scaled or read.measured:
                         alone = gather_layer(store, 0, picks[: read.banks, :size])
                         alone = alone.compressed(read.config.compression).to(self._device)
+                    if read.scaled:
                         self._save(read.key + "-scale", self._scale(alone, store, read.config))
+                    if read.measured:
+                        tested = self._embed(embedding, first.index, test)
+                        self._measure(alone, store, tested, read)
 
     def _search_key(self, read: _Read) -> tuple[Any, ...]:
         """Reads with the same key share their neighbours. An approximate search finds others for another k."""
@@ -251,6 +268,27 @@ class Sweep:
             maps.append(bank_consensus(residuals).unsqueeze(1))
         return np.array(layer_scales(maps))
 
+    def _measure(self, layer: LayerMemory, store: FeatureStore, tested: Iterable[Tensor], read: _Read) -> None:
+        """Maps of good images, each without its own anchors, and residuals relative to what they leave on anchors."""
+        memory = Memory((layer,), (TrainingImage("", (0, 0), ""),) * self._train, store.patches)
+        if any(memory.fewest_without(image) < read.config.num_neighbors for image in range(self._train)):
+            raise ConfigError(
+                "score_relative_to='anchors' and map_offset='quartile' need more training images: each is scored "
+                "without its own anchors"
+            )
+        maps: list[NDArray[Any]] = []
+        sums: list[Tensor] = []
+        for image in range(self._train):
+            features = [part.to(self._device) for part in store.image(image)]
+            scores, found = read_good(features, memory, read.config, image)
+            maps.append(scores[0].cpu().numpy())
+            sums = [total + more for total, more in zip(sums, found, strict=True)] if sums else found
+        self._save(read.key + "-good", np.stack(maps))
+        if sums:
+            layer = replace(layer, sums=sums[0])
+            relative = [relative_layer(features, layer, read.config)[1][0].cpu().numpy() for features in tested]
+            self._save(read.key + "-relative", np.stack(relative))
+
     def _fuse(self, config: Config) -> Scored:
         keys = self._keys(config)
         parts = [torch.from_numpy(self._load(key))[:, : config.banks] for key in keys]
@@ -259,8 +297,15 @@ class Sweep:
         if config.normalization == "train":
             scales = [(float(centre), float(spread)) for key in keys for centre, spread in self._load(key + "-scale")]
         fused = fuse_layers(maps, scales, config)
-        scores = top_mean(fused, config.top_ratio)
-        return Scored(scores.numpy(), fused.view(-1, *config.grid).numpy())
+        quartile, image = None, fused
+        if config.map_offset == "quartile":
+            good = torch.stack([torch.from_numpy(self._load(key + "-good")) for key in keys], dim=1)
+            quartile = float(median(lower_quartile(fuse_layers(good, scales, config)), dim=0))
+        if config.score_relative_to == "anchors":
+            relative = [torch.from_numpy(self._load(key + "-relative")) for key in keys]
+            image = fuse_layers(torch.stack([bank_consensus(part) for part in relative], dim=1), scales, config)
+        scores = top_mean(image, config.top_ratio)
+        return Scored(scores.numpy(), shifted(fused, quartile, config).view(-1, *config.grid).numpy())
 
     # ------------------------------------------------------------------------------------------------ files
 
@@ -270,7 +315,9 @@ class Sweep:
     def _complete(self, read: _Read) -> bool:
         """Whether the residuals are there for enough banks."""
         path = self._path(read.key)
-        if not path.exists() or (read.scaled and not self._path(read.key + "-scale").exists()):
+        beside = ["-scale"] * read.scaled + ["-good"] * read.measured
+        beside += ["-relative"] * (read.measured and read.config.score_relative_to == "anchors")
+        if not path.exists() or not all(self._path(read.key + one).exists() for one in beside):
             return False
         return bool(np.load(path, mmap_mode="r", allow_pickle=False).shape[1] >= read.banks)
 
@@ -281,6 +328,11 @@ class Sweep:
     def _save(self, name: str, values: NDArray[Any]) -> None:
         with atomic_path(self._path(name)) as temporary, temporary.open("wb") as stream:
             np.save(stream, values, allow_pickle=False)
+
+
+def _is_measured(config: Config) -> bool:
+    """Whether scoring needs to know what the memory leaves on good images."""
+    return config.score_relative_to == "anchors" or config.map_offset == "quartile"
 
 
 def _alike(reads: list[_Read], key: Callable[[_Read], Any]) -> list[list[_Read]]:

@@ -12,6 +12,14 @@ def median(values: Tensor, dim: int) -> Tensor:
     return (low + high) / 2
 
 
+def lower_quartile(values: Tensor) -> Tensor:
+    """The value a quarter of the way up the sorted values, interpolated between two: [..., P] -> [...]."""
+    ordered = values.sort(dim=-1).values
+    place = (values.shape[-1] - 1) / 4
+    low, high = ordered[..., int(place)], ordered[..., min(int(place) + 1, values.shape[-1] - 1)]
+    return low + (high - low) * (place - int(place))
+
+
 def bank_consensus(residuals: Tensor) -> Tensor:
     """S_l(p) = median over banks of r_{l,b,p}: [..., B, P] -> [..., P]."""
     return median(residuals, dim=-2)

@@ -3,6 +3,9 @@
 from typing import Any
 
 from procon.calibration import Calibration
+from procon.deploy import Runtime
+from procon.detector import Detector
+from procon.history import Change
 from procon.server.models import Entry
 from procon.server.process import Progress
 from procon.server.schemas import (
@@ -49,27 +52,36 @@ def model_answer(service: Service, name: str, entry: Entry) -> ModelAnswer:
     """One model."""
     if entry.model is None:
         return ModelAnswer(name=name, revision=None, error=entry.error)
-    detector = entry.model.detector
-    memory, known = detector.memory, detector.calibration
-    assert memory is not None
+    model, known = entry.model, entry.model.calibration
+    images, anchors, history = _memory_facts(model.scorer)
     verdicts, waiting = service.store.counts(name, known.threshold if known else None)
     return ModelAnswer(
         name=name,
-        revision=entry.model.revision,
+        revision=model.revision,
         error=entry.error,
-        backbone=detector.config.backbone,
-        image_size=detector.config.input_size,
-        images=len(memory.images),
-        anchors=int(memory.layers[0].banks.shape[1]),
-        loaded=entry.model.loaded,
+        exported=model.exported,
+        backbone=model.config.backbone,
+        image_size=model.config.input_size,
+        images=images,
+        anchors=anchors,
+        loaded=model.loaded,
         threshold=threshold_answer(known) if known else None,
         history=[
             ChangeAnswer(when=change.when, what=change.what, count=change.count, note=change.note)
-            for change in detector.history[-50:]
+            for change in history[-50:]
         ],
         verdicts=verdicts,
         waiting=waiting,
     )
+
+
+def _memory_facts(scorer: Detector | Runtime) -> tuple[int, int, tuple[Change, ...]]:
+    """Training images, anchors of a bank and the log; an exported model has left its log behind."""
+    if isinstance(scorer, Runtime):
+        stored = scorer.manifest.entries["memory"]
+        return int(stored["images"]), int(stored["anchors_per_bank"]), ()
+    assert scorer.memory is not None
+    return len(scorer.memory.images), int(scorer.memory.layers[0].banks.shape[1]), scorer.history
 
 
 def threshold_answer(known: Calibration) -> ThresholdAnswer:

@@ -5,25 +5,20 @@ import contextlib
 import logging
 import shutil
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from procon.calibration import Calibration, change_note
-from procon.history import Change, utc
-from procon.model_file import read_calibration, write_calibration
+from procon.server.lessons import Learned, Lessons
 from procon.server.models import Models, install
 from procon.server.process import JobError, Progress, run_task
 from procon.server.refusal import Redactor, Refusal
 from procon.server.settings import Settings
 from procon.server.store import LIVE, Store
-from procon.storage import read_metadata
 
 _log = logging.getLogger(__name__)
 _MOST_ATTEMPTS = 3
-
-Learned = Callable[[str, list[dict[str, Any]]], Awaitable[None]]
-"""Hears the model and the feedback that its memory now holds."""
 
 
 class Jobs:
@@ -39,7 +34,8 @@ class Jobs:
         changed: Callable[[], None],
     ) -> None:
         self._settings, self._store, self._models = settings, store, models
-        self._redact, self._learned, self._changed = redact, learned, changed
+        self._redact, self._changed = redact, changed
+        self.lessons = Lessons(settings, store, models, learned)
         self._work = settings.state_folder / "jobs"
         self._training = settings.state_folder / "training"
         self._progress: dict[int, Progress] = {}
@@ -76,7 +72,7 @@ class Jobs:
         return number
 
     def learn(self, model: str) -> None:
-        """See to it that pending feedback of a model is learned; what waits is learned together."""
+        """See to it that what people said about parts of a model is learned; what waits is learned together."""
         waiting = self._store.jobs(states=("queued",))
         if not any(job["kind"] == "learn" and job["model"] == model for job in waiting):
             self._store.add_job("learn", model, {})
@@ -84,6 +80,8 @@ class Jobs:
 
     def check_free(self, model: str, replace: bool) -> None:
         """Refuse a fit whose name is taken, or one too many."""
+        if self._models.exported(model):
+            raise Refusal(409, f"there is an exported model called {model}; choose another name")
         if self._models.path(model).exists() and not replace:
             raise Refusal(409, f"there is a model called {model}; choose another name, or replace it (replace=true)")
         waiting = self._store.jobs(states=LIVE)
@@ -126,7 +124,7 @@ class Jobs:
         self._work.mkdir(parents=True, exist_ok=True)
         for job in self._store.jobs(limit=1000, states=("running", "finishing")):
             self._resume(job)
-        for model in {row["model"] for row in self._store.pending_feedback()}:
+        for model in self.lessons.waiting():
             self.learn(model)
         self._sweep()
         self._home = asyncio.get_running_loop()
@@ -216,8 +214,7 @@ class Jobs:
         _log.warning("job %s (%s %s) failed: %s", job["id"], job["kind"], job["model"], reason)
         self._store.move_job(job["id"], "failed", reason)
         if job["kind"] == "learn":
-            for row in self._store.pending_feedback(job["model"]):
-                self._store.settle_feedback(row["id"], "failed", reason)
+            self.lessons.fail(job["model"], reason)
         self._discard(job)
 
     async def _run_fit(self, job: dict[str, Any]) -> None:
@@ -250,45 +247,12 @@ class Jobs:
         await asyncio.to_thread(finish)
 
     async def _run_learn(self, job: dict[str, Any]) -> None:
-        model, path, result = job["model"], self._models.path(job["model"]), self._result(job["id"])
-        rows = self._store.pending_feedback(model)
-        if not rows:
-            self._store.move_job(job["id"], "done")
-            return
-        if not path.is_file():
-            raise JobError(f"there is no model called {model} any more")
-        before = await asyncio.to_thread(read_metadata, path)
-        calibration = await asyncio.to_thread(read_calibration, path)
-        training = self.training_folder(model)
-        await self._in_process(
-            job["id"],
-            {
-                "kind": "learn",
-                "model": str(path),
-                "weights": self._settings.weights,
-                "training": str(training),
-                "images": [row["file"] for row in rows],
-                "device": self._settings.device,
-                "output": str(result),
-            },
-        )
-
-        def finish() -> bool:
-            with self._models.editing(model):
-                if result.exists():
-                    if read_metadata(path)["tensors_sha256"] != before["tensors_sha256"]:
-                        return False  # another memory lies there now: learn again, into that one
-                    keep_threshold(path, result, calibration)
-                    install(result, path)
-            self._models.scan()
-            return True
-
-        if await asyncio.to_thread(finish):
-            await self._learned(model, rows)
-            self._store.move_job(job["id"], "done")
+        number, model, result = job["id"], job["model"], self._result(job["id"])
+        if await self.lessons.teach(model, self.training_folder(model), result, partial(self._in_process, number)):
+            self._store.move_job(number, "done")
             return
         result.unlink(missing_ok=True)
-        self._store.move_job(job["id"], "queued")
+        self._store.move_job(number, "queued")
 
     async def _in_process(self, number: int, task: dict[str, Any]) -> None:
         """Run a task in a process of its own."""
@@ -304,16 +268,3 @@ class Jobs:
             await run_task(task, self._work / f"{number}.log", started, progressed)
         finally:
             self._process = None
-
-
-def keep_threshold(path: Path, result: Path, before: Calibration | None) -> None:
-    """Carry a threshold that was changed at ``path`` while ``result`` was made over to it."""
-    now, made = read_calibration(path), read_calibration(result)
-    if now is None or made is None or before is None:
-        return
-    if (now.fixed, now.false_alarm_rate) == (before.fixed, before.false_alarm_rate):
-        return
-    changed = made.at_rate(now.false_alarm_rate)
-    if now.fixed is not None:
-        changed = changed.at_score(now.fixed)
-    write_calibration(result, changed, Change(utc(), "threshold", note=change_note(made, changed)))

@@ -11,7 +11,7 @@ from fastapi import Path as PathParameter
 
 from procon.calibration import change_note
 from procon.errors import ConfigError
-from procon.explain import patch_size
+from procon.framing import patch_size
 from procon.history import Change, utc
 from procon.model_file import read_calibration, write_calibration
 from procon.server import crops
@@ -124,10 +124,11 @@ def router(service: Service) -> APIRouter:
         """The normal patches that a pixel of an image was compared with."""
         started = time.perf_counter()
         chosen = service.models.get(name)
+        _ = chosen.detector  # an exported model is refused before the image is read
         with service.queue.ticket() as ticket:
             upload = await read_image(request, service.settings.limits)
             found, picture = await service.explain(chosen, upload, ticket, request, _pixel(xy))
-            config, known = chosen.detector.config, chosen.detector.calibration
+            config, known = chosen.config, chosen.calibration
             cut, inner = await service.off(
                 crops.around, picture.rgb8(), picture.size, found.box, patch_size(config, picture.size)
             )
@@ -158,7 +159,7 @@ def router(service: Service) -> APIRouter:
     @routes.put("/{name}/threshold", responses=problems(400, 401, 403, 404, 409, 413, 422, 503))
     async def threshold(name: Name, wanted: ByScore | ByRate) -> ModelAnswer:
         """Set the threshold, by hand or by the share of good parts that may exceed it."""
-        service.models.get(name)
+        _ = service.models.get(name).detector
         await asyncio.to_thread(_set_threshold, service, name, wanted)
         return await asyncio.to_thread(model_answer, service, name, service.models.entries[name])
 
@@ -170,7 +171,7 @@ def router(service: Service) -> APIRouter:
     )
     async def partial_fit(request: Request, name: Name) -> PartialFitAnswer:
         """Add good images to the memory. They are on the disk before the answer, and learned in the background."""
-        service.models.get(name)
+        _ = service.models.get(name).detector
         return await _partial_fit(service, request, name)
 
     return routes

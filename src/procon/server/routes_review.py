@@ -42,7 +42,7 @@ def router(service: Service) -> APIRouter:
         ] = False,
     ) -> VerdictsAnswer:
         """Parts that were scored, latest first."""
-        known = service.models.get(name).detector.calibration
+        known = service.models.get(name).calibration
         above = (known.threshold if known else 1e300) if waiting else None
         rows = await asyncio.to_thread(service.store.verdicts, name, limit, before, above, waiting)
         return VerdictsAnswer(verdicts=[verdict_answer(row) for row in rows])
@@ -80,22 +80,30 @@ def router(service: Service) -> APIRouter:
         data, ending = await asyncio.to_thread(service.part_bytes, row["digest"])
         return Response(data, media_type=_KINDS[ending], headers={"cache-control": "private, max-age=86400, immutable"})
 
+    _add_feedback(routes, service)
+    return routes
+
+
+def _add_feedback(routes: APIRouter, service: Service) -> None:
     @routes.post("/verdicts/{number}/feedback", responses=problems(400, 401, 403, 404, 409, 410, 413, 422))
     async def feedback(number: Number, said: NewFeedback) -> FeedbackAnswer:
-        """Say whether the part was good. It is on the disk before the answer; a good part is then learned."""
+        """Say whether the part was good. It is on the disk before the answer; a good part is then learned.
+
+        An exported model does not learn: what is said is noted, and the part no longer waits for anybody.
+        """
         row = await asyncio.to_thread(service.store.verdict, number)
         if row is None:
             raise Refusal(404, "no such verdict")
         if row["feedback_state"] == "learned" and said.label == "defect":
-            raise Refusal(409, "the memory holds this part as a good one; remove it with: procon forget")
-        model = row["model"]
-        if said.label == "good":
-            service.models.get(model)
+            raise Refusal(409, "the memory holds this part as a good one; take that back first")
+        if row["feedback_state"] == "forgetting":
+            raise Refusal(409, "what was said about this part is being taken back; wait for it")
+        model, data, ending = row["model"], b"", ""
+        learns = said.label == "good" and service.models.get(model).exported is None
+        if learns:
             data, ending = await asyncio.to_thread(service.part_bytes, row["digest"])
-        else:
-            data, ending = b"", ""
         given = await asyncio.to_thread(_accept, service, model, data, ending, said.label, row)
-        if said.label == "good":
+        if learns:
             await asyncio.to_thread(service.jobs.learn, model)
         found = await asyncio.to_thread(service.store.feedback, given)
         assert found is not None
@@ -111,11 +119,25 @@ def router(service: Service) -> APIRouter:
             raise Refusal(404, "no such feedback")
         return feedback_answer(found)
 
-    return routes
+    @routes.delete("/feedback/{number}", responses=problems(401, 403, 404, 409, 422))
+    async def withdraw(
+        number: Annotated[int, PathParameter(ge=1, le=2**53, description="Number of the feedback.")],
+    ) -> FeedbackAnswer:
+        """Take feedback back. A part that was learned is forgotten again, in the background (state forgetting)."""
+        row = await asyncio.to_thread(service.store.feedback, number)
+        if row is None:
+            raise Refusal(404, "no such feedback")
+        if row["state"] == "forgetting":
+            raise Refusal(409, "it is being taken back already")
+        if await asyncio.to_thread(service.jobs.lessons.withdraw, row):
+            await asyncio.to_thread(service.jobs.learn, row["model"])
+        service.changed()
+        found = await asyncio.to_thread(service.store.feedback, number)
+        return feedback_answer(found or {**row, "state": "withdrawn", "reason": None})
 
 
 def _accept(service: Service, model: str, data: bytes, ending: str, label: str, row: dict[str, object]) -> int:
-    if label == "good":
+    if data:
         return service.accept(model, Upload(data, "image"), ending, label, row)
     number = service.store.add_feedback(
         model, label, str(row["digest"]), None, int(str(row["id"])), float(str(row["score"]))

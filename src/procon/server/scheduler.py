@@ -1,5 +1,6 @@
 """A bounded queue in front of the device, and the one thread that works it off."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -11,7 +12,8 @@ from typing import Any
 
 from procon.server.refusal import Refusal
 
-_SMOOTHING = 0.1  # weight of the latest image in the running mean of the time one takes
+_SMOOTHING = 0.2  # weight of the latest image in the running mean of the time one takes
+_CALM_SECONDS, _CALM_IMAGES = 5.0, 10.0  # a rush is over when nobody was refused for so long, or for so many images
 
 
 class Ticket:
@@ -20,33 +22,50 @@ class Ticket:
     def __init__(self, queue: "Queue") -> None:
         self._queue = queue
         self.bytes = 0
+        self.waits = False
+        """Whether it has a place in the line for the device."""
 
     def claim(self, size: int) -> None:
-        """Ask for ``size`` bytes of memory, or be refused."""
+        """Now that the image is here: ask for ``size`` bytes of memory and a place in the line, or be refused."""
         self._queue.claim(self, size)
 
 
 class Queue:
-    """Counts what is being worked on; beyond its limits it refuses, so that nothing ever piles up."""
+    """Counts what is being worked on; beyond its limits it refuses, so that nothing ever piles up.
 
-    def __init__(self, images: int, most_bytes: int) -> None:
-        self.limit, self._most_bytes = images, most_bytes
+    A few clients that ask again and again all find a place. Once it has had to refuse somebody there are more of them
+    than the device can serve, and a long line would only make everybody wait: until nobody has been refused for a
+    while, the line is as long as the device can work off in ``most_seconds``. So when a rush is over the next image is
+    answered within that time, on a slow machine too.
+    """
+
+    def __init__(self, images: int, most_bytes: int, most_seconds: float, least: int = 2) -> None:
+        self.limit, self._most_bytes, self._most_seconds, self._least = images, most_bytes, most_seconds, least
         self._lock = threading.Lock()
-        self._images = self._bytes = 0
+        self._images = self._bytes = self._line = 0
         self.refused = 0
-        self.seconds = 0.1
-        """Running mean of the time the device takes for an image."""
+        self._refused_at = -math.inf
+        self.seconds = 0.0
+        """Running mean of the time the device takes for an image; 0 until the first."""
 
     @property
     def images(self) -> int:
         """Images received, waiting or being scored."""
         return self._images
 
+    @property
+    def places(self) -> int:
+        """How many images may wait for the device or be on it."""
+        calm = max(_CALM_SECONDS, _CALM_IMAGES * self.seconds)
+        if self.seconds == 0 or time.monotonic() - self._refused_at > calm:
+            return self.limit
+        return max(self._least, min(self.limit, int(self._most_seconds / self.seconds)))
+
     @contextmanager
     def ticket(self) -> Iterator[Ticket]:
         """A place in the queue while the block runs."""
         with self._lock:
-            if self._images >= self.limit:
+            if self._images >= self.limit or self._line >= self.places:
                 raise self._refuse()
             self._images += 1
         ticket = Ticket(self)
@@ -56,23 +75,26 @@ class Queue:
             with self._lock:
                 self._images -= 1
                 self._bytes -= ticket.bytes
+                self._line -= ticket.waits
 
     def claim(self, ticket: Ticket, size: int) -> None:
-        """Give ``ticket`` so many bytes; the first to ask always gets them."""
+        """Give ``ticket`` so many bytes and a place in the line; the first to ask always gets the bytes."""
         with self._lock:
-            if self._bytes and self._bytes + size > self._most_bytes:
+            if (self._bytes and self._bytes + size > self._most_bytes) or self._line >= self.places:
                 raise self._refuse()
             self._bytes += size
-            ticket.bytes += size
+            self._line += 1
+            ticket.bytes, ticket.waits = size, True
 
     def _refuse(self) -> Refusal:
         self.refused += 1
-        wait = max(1, round(self._images * self.seconds / 2))
+        self._refused_at = time.monotonic()
+        wait = max(1, round(self._line * self.seconds))
         return Refusal(503, "the queue is full; try again shortly", {"retry-after": str(wait)})
 
     def took(self, seconds: float) -> None:
         """Learn how long an image took."""
-        self.seconds += _SMOOTHING * (seconds - self.seconds)
+        self.seconds += (_SMOOTHING if self.seconds else 1.0) * (seconds - self.seconds)
 
 
 @dataclass
@@ -83,6 +105,8 @@ class Work:
     item: Any
     run: Callable[[Sequence[Any]], Sequence[Any]]
     """Items to results, in order."""
+    timed: bool = True
+    """Whether it says how long an image takes; the first of a new model does not."""
     future: "Future[Any]" = field(default_factory=Future)
 
 
@@ -137,7 +161,8 @@ class Worker:
             else:
                 for work, result in zip(running, results, strict=True):
                     work.future.set_result(result)
-            self._queue.took((time.perf_counter() - started) / len(running))
+            if running[0].timed:
+                self._queue.took((time.perf_counter() - started) / len(running))
 
     def _more_may_come(self) -> bool:
         """Whether others are on their way: who is alone does not wait."""

@@ -118,6 +118,10 @@ class ModelAnswer(BaseModel):
     name: str
     revision: str | None
     error: str | None = Field(description="Why its file cannot be loaded; an earlier one may still be served.")
+    exported: str | None = Field(
+        default=None,
+        description="Runtime and precision of an exported model, which scores images and can do nothing else.",
+    )
     backbone: str | None = None
     image_size: tuple[int, int] | None = None
     images: int = 0
@@ -193,7 +197,7 @@ class FeedbackAnswer(BaseModel):
     id: int
     model: str
     label: Literal["good", "defect"]
-    state: Literal["pending", "learned", "failed", "noted"]
+    state: Literal["pending", "learned", "failed", "noted", "forgetting", "withdrawn"]
     reason: str | None
     score_before: float | None
     score_after: float | None

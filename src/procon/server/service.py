@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from fastapi import Request
 from PIL import Image
 from starlette.requests import ClientDisconnect
 
+from procon.backbone import Backbone
 from procon.detector import Detector, resolve_device
 from procon.errors import ConfigError, ProconError
 from procon.evidence import color_scale
@@ -28,7 +30,7 @@ from procon.render import jpeg, overlay, shrink, shrink_map
 from procon.server import crops, engine
 from procon.server.jobs import Jobs
 from procon.server.metrics import Metrics
-from procon.server.models import Model, Models, Watcher
+from procon.server.models import Model, Models, Watcher, share_backbone
 from procon.server.refusal import Redactor, Refusal
 from procon.server.scheduler import Queue, Ticket, Work, Worker
 from procon.server.settings import Settings
@@ -64,10 +66,14 @@ class Service:
         self._lock = _lock(state / "lock")
         self.redact = Redactor([settings.folder, state])
         self.store = Store(state / "server.sqlite")
-        self.queue = Queue(settings.limits.queue_images, settings.limits.queue_bytes)
-        batch = settings.batch if self.device.type == "cuda" else 1
+        limits, cuda = settings.limits, self.device.type == "cuda"
+        self.queue = Queue(
+            settings.queue_images(cuda), limits.queue_bytes, limits.queue_seconds, least=os.cpu_count() or 2
+        )
+        batch = settings.batch if cuda else 1
         self.worker = Worker(batch, settings.window_seconds, self.queue)
-        self.models = Models(settings.folder, settings.only, state, self._load, self.redact, self.changed)
+        only = None if settings.only is None else settings.models.absolute()
+        self.models = Models(settings.folder, only, state, self._load, self.redact, self.changed)
         self.metrics = Metrics(self._gauges)
         self.jobs = Jobs(settings, self.store, self.models, self.redact, self._learned, self.changed)
         self.version = 0
@@ -78,6 +84,7 @@ class Service:
         self._watcher = Watcher(self.models, settings.scan_seconds)
         self._pool = ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2)), thread_name_prefix="procon-images")
         self._since_pruned = 0
+        self._backbones: WeakSet[Backbone] = WeakSet()
         self._parts = state / "parts"
 
     async def start(self) -> None:
@@ -108,10 +115,11 @@ class Service:
     def _load(self, path: Path, name: str) -> Detector:
         training = self.jobs.training_folder(name)
         detector = Detector.load(path, weights=self.settings.weights, training=training, device=str(self.device))
+        share_backbone(detector, self._backbones)
         if self.device.type == "cuda":  # kernels compile and graphs are recorded now, not with the first part
-            blank = torch.zeros(3, *detector.config.input_size)
+            blank = engine.Input(torch.zeros(3, *detector.config.input_size), detector.config.input_size)
             for count in (1, 2):
-                work = Work(object(), [blank] * count, lambda items: [engine.read(detector, items[0])])
+                work = Work(object(), [blank] * count, lambda items: [engine.read(detector, items[0])], timed=False)
                 self.worker.submit(work).result()
         return detector
 
@@ -119,6 +127,7 @@ class Service:
         return {
             "queue_images": self.queue.images,
             "queue_limit_images": self.queue.limit,
+            "queue_places": self.queue.places,
             "queue_refused_total": self.queue.refused,
             "device_batches_total": self.worker.batches,
             "models_loaded": sum(entry.model is not None for entry in self.models.entries.values()),
@@ -137,8 +146,8 @@ class Service:
         """Score one image; ``request`` is watched, and the work dropped when its sender is gone."""
         header = await self.off(read_header, upload.data, self.settings.limits)
         ticket.claim(header.cost)
-        picture, inputs = await self.off(_prepare, model.detector, upload.data)
-        run = partial(engine.read, model.detector)
+        picture, inputs = await self.off(_prepare, model.scorer, upload.data)
+        run = partial(engine.read, model.scorer)
         reading = await self._on_device(Work(model, inputs, run), request)
         return await self.off(self._finish, model, upload, picture, reading, header.ending, keep)
 
@@ -146,12 +155,13 @@ class Service:
         self, model: Model, upload: Upload, ticket: Ticket, request: Request, xy: tuple[float, float] | None
     ) -> tuple[Explanation, Picture]:
         """Why a pixel of an image, or its peak, has its score."""
+        detector = model.detector
         header = await self.off(read_header, upload.data, self.settings.limits)
         ticket.claim(header.cost)
         picture = await self.off(decode, upload.data)
 
         def run(_items: Sequence[Any]) -> list[Explanation]:
-            return [engine.explain(model.detector, picture, xy)]
+            return [engine.explain(detector, picture, xy)]
 
         try:
             found: Explanation = await self._on_device(Work(object(), None, run), request)
@@ -177,7 +187,7 @@ class Service:
     def _finish(
         self, model: Model, upload: Upload, picture: Picture, reading: engine.Reading, ending: str, keep: bool
     ) -> Inspection:
-        prediction = engine.judge(model.detector, picture, reading)
+        prediction = engine.judge(model.scorer, picture, reading)
         self.metrics.scored(model.name, prediction.score, prediction.is_anomalous)
         number = self._keep(model, upload, picture, prediction, ending) if keep else None
         return Inspection(model, upload, picture, prediction, number)
@@ -256,13 +266,14 @@ class Service:
                 score = done.prediction.score
             except (Refusal, OSError, ProconError):
                 pass  # the score is for people to look at; that it was learned is what counts
-            await asyncio.to_thread(self.store.settle_feedback, row["id"], "learned", None, score)
+            settle = partial(self.store.settle_feedback, row["id"], "learned", None, score, only="pending")
+            await asyncio.to_thread(settle)
         self.changed()
 
 
-def _prepare(detector: Detector, data: bytes) -> tuple[Picture, torch.Tensor]:
+def _prepare(scorer: engine.Scorer, data: bytes) -> tuple[Picture, engine.Input]:
     picture = decode(data)
-    return picture, engine.prepare(detector, picture)
+    return picture, engine.prepare(scorer, picture)
 
 
 async def _disconnected(request: Request) -> None:
@@ -293,8 +304,8 @@ def small_map(prediction: Prediction, side: int) -> tuple[int, int, str]:
 def overlay_png(inspection: Inspection) -> bytes:
     """The part with its heat map over it."""
     small = shrink(inspection.picture.rgb8(), OVERLAY_SIDE)
-    scale = color_scale(inspection.model.detector)
-    painted = overlay(small, shrink_map(inspection.prediction.heatmap, small.shape[:2]), scale)
+    scorer: Any = inspection.model.scorer  # its calibration is all that colours need
+    painted = overlay(small, shrink_map(inspection.prediction.heatmap, small.shape[:2]), color_scale(scorer))
     buffer = io.BytesIO()
     Image.fromarray(painted).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from procon.config import Config
+from procon.deploy.manifest import is_exported
 from procon.errors import ConfigError
 
 ENDING = ".procon"
@@ -26,8 +27,10 @@ class Limits:
     fit_images: int = 2000
     pixels: int = 50_000_000
     """Of one image; checked before it is decoded."""
-    queue_images: int = 32
-    """Images that are being received, waiting or being scored."""
+    queue_images: int | None = None
+    """Images that are being received, waiting or being scored; None is 32, and 128 on a GPU."""
+    queue_seconds: float = 1.0
+    """In a rush, when some had to be refused: work for the device that may wait, at least one image for each core."""
     queue_bytes: int = 2048 * MIB
     """What their pixels and maps need in memory."""
     waiting_jobs: int = 32
@@ -39,8 +42,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, least in (("body_bytes", 1024), ("pixels", 14 * 14), ("queue_images", 1), ("kept_bytes", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} must be at least {least}, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        if not self.queue_seconds > 0:
+            raise ConfigError(f"queue_seconds must be above 0, got {self.queue_seconds}")
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Settings:
     """How a server runs."""
 
     models: Path
-    """A folder of ``.procon`` files, or one such file."""
+    """A folder of ``.procon`` files and folders from ``procon export``, or one of them."""
     state: Path | None = None
     """Folder of the database, uploads and training images; default: a hidden one beside the models."""
     host: str = "127.0.0.1"
@@ -74,7 +80,7 @@ class Settings:
         if self.models.is_file() and self.models.suffix != ENDING:
             raise ConfigError(f"{self.models}: must be a folder or a {ENDING} file")
         if self.only is not None and not re.match(NAME_PATTERN, self.only):
-            raise ConfigError(f"{self.models}: {name_rule()}; rename the file")
+            raise ConfigError(f"{self.models}: {name_rule()}; rename it")
         if self.token is not None and len(self.token) < 16:
             raise ConfigError(f"a token must have at least 16 characters, got {len(self.token)}")
         if self.token is None and not is_loopback(self.host):
@@ -83,14 +89,20 @@ class Settings:
                 "variable PROCON_TOKEN"
             )
 
+    def queue_images(self, cuda: bool) -> int:
+        """Images accepted at a time."""
+        return self.limits.queue_images or (2 * self.batch if cuda else 32)
+
     @property
     def folder(self) -> Path:
         """Where the models lie."""
-        return (self.models if self.models.is_dir() else self.models.parent).absolute()
+        return self.models.absolute().parent if self.only is not None else self.models.absolute()
 
     @property
     def only(self) -> str | None:
-        """The one model that is served, where a file was given."""
+        """The one model that is served, where a file or an exported folder was given."""
+        if is_exported(self.models):
+            return self.models.absolute().name
         return self.models.stem if self.models.is_file() else None
 
     @property

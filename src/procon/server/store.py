@@ -159,8 +159,11 @@ class Store:
     def add_feedback(
         self, model: str, label: str, digest: str, file: Path | None, verdict: int | None, score: float | None
     ) -> int:
-        """Keep what a person said about an image, on the disk; saying it again changes nothing."""
-        state = "pending" if label == "good" else "noted"
+        """Keep what a person said about an image, on the disk; saying it again changes nothing.
+
+        With a ``file`` it is to be learned.
+        """
+        state = "noted" if file is None else "pending"
         self._write(
             self._safe,
             "INSERT INTO feedback (model, verdict, label, digest, file, at, state, score_before) "
@@ -177,19 +180,26 @@ class Store:
         rows = self._rows("SELECT * FROM feedback WHERE id = ?", [number])
         return rows[0] if rows else None
 
-    def pending_feedback(self, model: str | None = None) -> list[dict[str, Any]]:
-        """Images said to be good that no memory holds yet."""
-        return self._rows(
-            "SELECT * FROM feedback WHERE state = 'pending' AND (?1 IS NULL OR model = ?1) ORDER BY id", [model]
-        )
+    def feedback_in(self, states: Sequence[str], model: str | None = None) -> list[dict[str, Any]]:
+        """Feedback in some states, of one model or of all."""
+        marks = ", ".join("?" * len(states))
+        where, values = ("", [*states]) if model is None else (" AND model = ?", [*states, model])
+        return self._rows(f"SELECT * FROM feedback WHERE state IN ({marks}){where} ORDER BY id", values)
 
-    def settle_feedback(self, number: int, state: str, reason: str | None = None, score: float | None = None) -> None:
-        """What became of a piece of feedback: ``learned`` or ``failed``."""
+    def settle_feedback(
+        self, number: int, state: str, reason: str | None = None, score: float | None = None, *, only: str
+    ) -> None:
+        """What became of a piece of feedback that is ``only`` in this state: it may have been taken back meanwhile."""
         self._write(
             self._safe,
-            "UPDATE feedback SET state = ?, reason = ?, score_after = ? WHERE id = ?",
-            [state, reason, score, number],
+            "UPDATE feedback SET state = ?, reason = ?, score_after = ? WHERE id = ? AND state = ?",
+            [state, reason, score, number, only],
         )
+
+    def drop_feedback(self, number: int, states: Sequence[str]) -> None:
+        """Forget that something was said, if it is in one of ``states``."""
+        marks = ", ".join("?" * len(states))
+        self._write(self._safe, f"DELETE FROM feedback WHERE id = ? AND state IN ({marks})", [number, *states])
 
     # ------------------------------------------------------------------------------------------------------- jobs
 

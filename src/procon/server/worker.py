@@ -63,7 +63,10 @@ def _fit(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _learn(task: dict[str, Any]) -> dict[str, Any]:
-    """Add images to a memory. One it holds already is left out, so that doing this twice is doing it once."""
+    """Add images to a memory and forget others, so that doing this twice is doing it once.
+
+    One that it holds already is not added; one that it does not hold, or got from elsewhere, is not forgotten.
+    """
     from procon.detector import Detector
     from procon.training import digest_of
 
@@ -75,8 +78,13 @@ def _learn(task: dict[str, Any]) -> dict[str, Any]:
     if added:
         # A training image that is gone keeps its score: approximate, and the model says so.
         detector.partial_fit(added, progress=_Report(), keep_scores=True)
+    given = {Path(image).parts[-2:] for image in task["forget"]}  # the folder above them may have moved
+    gone = [name for name in detector.memory.names if Path(name).parts[-2:] in given]
+    if gone:
+        detector.forget(gone, progress=_Report(), keep_scores=True)
+    if added or gone:
         detector.save(task["output"])
-    return {"added": len(added)}
+    return {"added": len(added), "forgotten": len(gone)}
 
 
 if __name__ == "__main__":

@@ -55,7 +55,8 @@ function jobRow(job) {
 
 function modelRow(model) {
   const facts = model.revision
-    ? [`${plural(model.images, "good image")}, ${model.backbone}, ${model.image_size.join(" × ")} px`,
+    ? [`${plural(model.images, "good image")}, ${model.backbone}, ${model.image_size.join(" × ")} px` +
+         (model.exported ? `; exported (${model.exported}): it scores, and cannot explain or learn` : ""),
        model.threshold ? `threshold ${score(model.threshold.score)}: about ${percent(model.threshold.promised_rate)} of good parts exceed it` : "no threshold"]
     : [];
   if (model.error) facts.push(`its file cannot be loaded: ${model.error}`);

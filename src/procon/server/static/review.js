@@ -4,7 +4,7 @@ import { json } from "./api.js";
 import { $, plural } from "./draw.js";
 import { thumbnail } from "./inspect.js";
 import { current, onModel, onState } from "./state.js";
-import { clear, give, onFeedback, showVerdict, shown } from "./viewer.js";
+import { clear, give, onFeedback, showVerdict, shown, takeBack } from "./viewer.js";
 
 let queue = [];
 let position = 0;
@@ -68,7 +68,7 @@ export function start() {
     if (event.target.closest("input, select, textarea, dialog")) return;
     const actions = {
       j: () => next(1), ArrowRight: () => next(1), k: () => next(-1), ArrowLeft: () => next(-1),
-      g: () => give("good"), d: () => give("defect"),
+      g: () => give("good"), d: () => give("defect"), u: takeBack,
     };
     const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (action) {

@@ -18,6 +18,8 @@ async function refresh() {
   const key = model ? `${model.name} ${model.verdicts} ${model.revision}` : "";
   if (!open() || !model || key === seen) return;
   seen = key;
+  $("#set-threshold").hidden = Boolean(model.exported);
+  $("#fixed").hidden = !model.exported;
   if (!model.threshold) {
     $("#promise").textContent = "This model has no threshold: it was fitted on too few images.";
     return;
@@ -28,7 +30,8 @@ async function refresh() {
     seen = "";
     return;
   }
-  $("#promise").textContent = model.threshold.sentences[0];
+  const [promise] = model.threshold.sentences;
+  $("#promise").textContent = promise[0].toUpperCase() + promise.slice(1);
   $("#rate").value = +(100 * model.threshold.false_alarm_rate).toFixed(3);
   if (draft === null) {
     const [low, high] = span();

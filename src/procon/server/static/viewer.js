@@ -80,6 +80,8 @@ function reset() {
   $("#why-body").replaceChildren();
   $("#why-words").textContent = "Click a place on the part to see the normal patches it was compared with.";
   $("#was-good").disabled = $("#was-defect").disabled = true;
+  $("#take-back").hidden = true;
+  $("#why").hidden = explainsNothing();
   busy("");
   drawAxis($("#axis"), current()?.threshold ?? null);
 }
@@ -111,8 +113,8 @@ function render() {
   drawAxis($("#axis"), threshold ?? null, answer.score);
   if (threshold) {
     const above = threshold.good_scores.filter((one) => one >= answer.score).length;
-    $("#axis-words").textContent = `Of ${plural(threshold.good_scores.length, "good image")} behind this model, ${above} ` +
-      `${above === 1 ? "scores" : "score"} as high. About ${percent(threshold.promised_rate)} of good parts exceed the threshold.`;
+    $("#axis-words").textContent = `Of ${plural(threshold.good_scores.length, "good image")} behind this model, ${above || "none"} ` +
+      `${above > 1 ? "score" : "scores"} as high. About ${percent(threshold.promised_rate)} of good parts exceed the threshold.`;
   }
   const low = threshold?.typical ?? 0.4, high = answer.pixel_threshold ?? 0.8;
   if (answer.map) paint($("#heat"), answer.map, low, high);
@@ -150,13 +152,16 @@ function drawMarks(patch = null) {
 
 // ------------------------------------------------------------------------------------------------------------ why
 
+/** An exported model has left its training images behind: it scores, and that is all. */
+const explainsNothing = () => Boolean(current()?.exported);
+
 function explainPeak([left, top, right, bottom]) {
   return explain((left + right) / 2, (top + bottom) / 2);
 }
 
 export async function explain(x, y) {
   const mine = asked, place = part;
-  if (!place?.answer) return;
+  if (!place?.answer || explainsNothing()) return;
   const limit = (value, most) => Math.max(0, Math.min(most - 1, Math.floor(value)));
   const at = [limit(x, place.answer.width), limit(y, place.answer.height)];
   $("#why-words").textContent = "Comparing";
@@ -226,31 +231,54 @@ export async function give(label) {
   }
 }
 
+/** Say that nothing was said; what was learned is forgotten again. */
+export async function takeBack() {
+  const place = part, number = place?.verdict?.feedback;
+  if (!number || $("#take-back").hidden) return;
+  $("#take-back").hidden = true;
+  try {
+    const { state } = await json(`/v1/feedback/${number}`, { method: "DELETE" });
+    const left = state === "withdrawn" ? { label: null, feedback: null, feedback_state: null } : { feedback_state: state };
+    if (place === part) {
+      place.verdict = { ...place.verdict, ...left };
+      renderFeedback();
+    }
+  } catch (error) {
+    renderFeedback();
+    toast(error.message);
+  }
+}
+
+const CHANGING = ["pending", "forgetting"]; // states in which the memory is about to change
+
 function renderFeedback() {
   const verdict = part?.verdict, state = verdict?.feedback_state, note = $("#learned");
-  $("#was-good").disabled = !part?.id || state === "pending" || state === "learned";
-  $("#was-defect").disabled = !part?.id || state === "pending" || state === "learned" || state === "noted";
+  $("#was-good").disabled = !part?.id || Boolean(state) && !(state === "noted" && verdict.label === "defect") && state !== "failed";
+  $("#was-defect").disabled = !part?.id || Boolean(state) && !(state === "noted" && verdict.label === "good") && state !== "failed";
+  $("#take-back").hidden = !state || state === "forgetting";
   if (!state) note.textContent = "\u00a0";
+  else if (state === "noted" && verdict.label === "good") note.textContent = "Noted as good. An exported model does not learn.";
   else if (state === "noted") note.textContent = "Noted as a defect. The model stays as it is.";
   else if (state === "pending") note.textContent = "Kept. The model is learning it…";
+  else if (state === "forgetting") note.textContent = "The model is forgetting it…";
   else if (state === "failed") note.textContent = `Kept, but not learned: ${verdict.feedback_reason}`;
   else {
     const now = verdict.score_after, limit = current()?.threshold?.score;
-    note.textContent = "Learned." + (now === null || now === undefined ? "" :
+    note.textContent = "Learned." + (verdict.feedback_reason ? ` But ${verdict.feedback_reason}` : now === null || now === undefined ? "" :
       ` The score was ${score(verdict.score ?? part.answer.score)} and is ${score(now)} now` +
       (limit === undefined ? "." : now > limit ? ", still above the threshold." : ", below the threshold."));
   }
 }
 
-/** While something is being learned, look what became of it; then show the part as the model sees it now. */
+/** While the memory changes, look what became of it; then show the part as the model sees it now. */
 async function followFeedback() {
-  const place = part;
-  if (place?.verdict?.feedback_state !== "pending") return;
+  const place = part, before = place?.verdict?.feedback_state;
+  if (!CHANGING.includes(before)) return;
   try {
     const verdict = await json(`/v1/verdicts/${place.id}`);
-    if (place !== part || verdict.feedback_state === "pending") return;
+    if (place !== part || verdict.feedback_state === before) return;
     place.verdict = verdict;
-    if (verdict.feedback_state === "learned") {
+    if (!verdict.feedback_state || verdict.feedback_state === "learned") {
       const path = `/v1/models/${current().name}/predict?map_side=${MAP_SIDE}&keep=false`;
       const answer = await sendImage(path, place.blob, place.name);
       if (place !== part) return;
@@ -294,6 +322,7 @@ export function start() {
   });
   $("#was-good").addEventListener("click", () => give("good"));
   $("#was-defect").addEventListener("click", () => give("defect"));
+  $("#take-back").addEventListener("click", takeBack);
   new ResizeObserver(() => {
     place();
     drawAxis($("#axis"), current()?.threshold ?? null, part?.answer?.score ?? null);

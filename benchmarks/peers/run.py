@@ -1,0 +1,213 @@
+"""Other systems on the same images, measured like ours: raw files that ``procon report`` joins, and a table.
+
+    PYTHONPATH=src .venvs/peers/bin/python benchmarks/peers/run.py --data DIR --weights FILE --run RUN [--lite FILE]
+
+Every system is fitted and asked about every test image in a process of its own, on all cores, image by image. Maps and
+scores go to RUN/SET/raw, times and bytes to RUN/SET/peers, and ``benchmarks/results/peers.csv`` is written from both;
+what is there is not run again. ``--lite`` is EfficientNet-Lite0, for peers that want a CNN: see README.md.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from systems import SYSTEMS, System
+
+from environment import write_rows
+from procon import Config, Detector
+from procon.evaluation.datasets import Category, open_dataset
+from procon.evaluation.runs import Run, variant_name
+from procon.evaluation.sweep import Scored
+
+METRICS = ("i_auroc", "i_ap", "i_f1", "p_auroc", "p_ap", "p_f1", "aupro", "pauroc30")
+COSTS = ("fit_s", "score_ms", "peak_mib", "model_mib")
+Outcome = tuple[float, list[float], Scored, tuple[int, int], int, str]
+"""Seconds to fit, seconds of each image, scores and maps, size of the maps, bytes of the model, a note."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, nargs="+", required=True, help="datasets: mpdd, hazelnut_toy")
+    parser.add_argument("--weights", type=Path, required=True, help="dinov2_vits14_dav2_fp16.safetensors")
+    parser.add_argument("--lite", type=Path, help="efficientnet-lite0-57934424.pth")
+    parser.add_argument("--run", type=Path, required=True, help="folder for the raw results")
+    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=list(SYSTEMS))
+    parser.add_argument("--categories", nargs="+")
+    parser.add_argument("--limit", type=int, default=480, help="seconds after which a system is stopped")
+    parser.add_argument("--steps", type=int, default=100, help="steps of systems that are trained")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child is not None:
+        measure_one(arguments, arguments.data[0], arguments.child[1], arguments.child[0])
+        return
+    for root in arguments.data:
+        for category in open_dataset(root).categories:
+            if not arguments.categories or category in arguments.categories:
+                for name in arguments.systems:
+                    attempt(arguments, root, category, name)
+    write_table(arguments)
+
+
+def open_run(arguments: argparse.Namespace, root: Path) -> Run:
+    base = Config(backbone="dinov2-small", weights=str(arguments.weights))
+    return Run(arguments.run / root.name, open_dataset(root), base)
+
+
+def cost_file(run: Run, category: str, name: str) -> Path:
+    return run.folder / "peers" / category / f"{name}.json"
+
+
+def attempt(arguments: argparse.Namespace, root: Path, category: str, name: str) -> None:
+    """Measure a system in a process of its own, once; why it could not be is noted in the place of its numbers."""
+    run, system = open_run(arguments, root), SYSTEMS[name]
+    path = cost_file(run, category, name)
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if system.make is None and system.settings is None:
+        path.write_text(json.dumps({"note": system.note}))
+        return
+    words = [sys.executable, "-W", "ignore", __file__, "--data", str(root), "--weights", str(arguments.weights)]
+    words += ["--run", str(arguments.run), "--steps", str(arguments.steps), "--child", name, category]
+    words += ["--lite", str(arguments.lite)] if arguments.lite else []
+    print(f"{category} {name} ...", flush=True)
+    try:
+        done = subprocess.run(words, timeout=arguments.limit, capture_output=True, text=True, check=False)
+    except subprocess.TimeoutExpired:
+        path.write_text(json.dumps({"note": f"not run: not through after {arguments.limit} s on two cores"}))
+        return
+    if done.returncode:
+        print(done.stderr[-3000:])
+        reason = done.stderr.strip().splitlines()[-1]
+        path.write_text(json.dumps({"note": f"not run: {reason}"}))
+
+
+def measure_one(arguments: argparse.Namespace, root: Path, category: str, name: str) -> None:
+    """Fit and score in this process; write the raw file and what it cost."""
+    run, system = open_run(arguments, root), SYSTEMS[name]
+    listed = run.dataset.category(category)
+    if system.settings is not None:
+        config = replace(run.base, **system.settings)
+        fit, seconds, _, _, model, note = ours(config, listed)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        run.compute(category, [config], torch.device("cpu"), lambda *_: None)  # the same scores, as patch maps
+    else:
+        from weights import provide
+
+        provide(arguments.weights, arguments.lite)
+        fit, seconds, scored, size, model, note = theirs(system, listed, arguments.steps)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        about = {
+            "system": f"anomalib {system.title}",
+            "size": size,
+            "resize": system.resize,
+            "backbone": system.backbone,
+        }
+        run.write(category, f"anomalib-{name}", scored, listed.test, about)
+    costs = {
+        "fit_s": round(fit, 1),
+        "score_ms": round(1000 * statistics.median(seconds), 1),
+        "peak_mib": round(peak / 1024),
+        "model_mib": round(model / 2**20, 1),
+        "note": "; ".join(text for text in (system.note, note) if text),
+    }
+    cost_file(run, category, name).write_text(json.dumps(costs))
+
+
+def ours(config: Config, listed: Category) -> Outcome:
+    started = time.perf_counter()
+    detector = Detector(config, device="cpu")
+    detector.fit(list(listed.train))
+    fit = time.perf_counter() - started
+    seconds, results = [], []
+    for sample in listed.test:
+        started = time.perf_counter()
+        results.append(detector.predict(sample.path))
+        seconds.append(time.perf_counter() - started)
+    with tempfile.TemporaryDirectory() as folder:
+        model = detector.save(Path(folder) / "part.procon").stat().st_size
+    scores = np.array([result.score for result in results], np.float32)
+    return fit, seconds, Scored(scores, np.zeros((len(scores), 1, 1), np.float32)), config.input_size, model, ""
+
+
+def theirs(system: System, listed: Category, steps: int) -> Outcome:
+    """An anomalib model: fitted by Lightning as its own trainer arguments say, asked image by image, unnormalised."""
+    from anomalib.data import Folder
+    from anomalib.data.utils import read_image
+    from lightning.pytorch import Trainer, seed_everything
+
+    seed_everything(0)
+    assert system.make is not None
+    started = time.perf_counter()
+    model = system.make()
+    good = listed.train[0].parent
+    data = Folder(name="part", root=good.parent, normal_dir=good.name, train_batch_size=8, num_workers=0,
+                  val_split_mode="none", test_split_mode="none")  # fmt: skip
+    data.setup()
+    settings = {key: value for key, value in model.trainer_arguments.items() if key != "devices"}
+    settings |= {"max_steps": steps} if system.trained else {}
+    Trainer(accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_checkpointing=False,
+            enable_model_summary=False, **settings).fit(model, train_dataloaders=data.train_dataloader())  # fmt: skip
+    fit = time.perf_counter() - started
+    model.eval()
+    seconds, scores, maps = [], [], []
+    with torch.inference_mode():
+        for sample in listed.test:
+            started = time.perf_counter()
+            pixels = model.pre_processor.transform(read_image(sample.path, as_tensor=True)).unsqueeze(0)
+            answer = model.model(pixels)
+            scores.append(float(answer.pred_score.flatten()[0]))
+            maps.append(answer.anomaly_map.reshape(answer.anomaly_map.shape[-2:]).float().numpy())
+            seconds.append(time.perf_counter() - started)
+    note = f"{steps} steps of 8 images, a fraction of its training" if system.trained else ""
+    scored = Scored(np.array(scores, np.float32), np.stack(maps))
+    return fit, seconds, scored, maps[0].shape, own_bytes(model.model), note
+
+
+def own_bytes(model: torch.nn.Module) -> int:
+    """Bytes of a model without the backbone, which ours leaves out too."""
+    extractor = ("feature_extractor.", "feature_encoder.", "encoder.")
+    return sum(t.numel() * t.element_size() for name, t in model.state_dict().items() if not name.startswith(extractor))
+
+
+def write_table(arguments: argparse.Namespace) -> None:
+    """One row for each system and part that was tried."""
+    rows = []
+    for root in arguments.data:
+        run = open_run(arguments, root)
+        for category in run.dataset.categories:
+            for name, system in SYSTEMS.items():
+                path = cost_file(run, category, name)
+                if not path.exists():
+                    continue
+                costs = json.loads(path.read_text())
+                raw = (
+                    variant_name(replace(run.base, **system.settings))
+                    if system.settings is not None
+                    else f"anomalib-{name}"
+                )
+                found: dict[str, Any] = dict.fromkeys((*METRICS, "input"), "")
+                if "fit_s" in costs:
+                    found = {key: round(100 * run.measure(category, raw)[key], 2) for key in METRICS}
+                    found["input"] = "x".join(map(str, run.load(category, raw).size))
+                rows.append(
+                    {"system": name, "title": system.title, "backbone": system.backbone, "part": category, **found,
+                     **{key: costs.get(key, "") for key in COSTS}, "note": costs["note"]}
+                )  # fmt: skip
+    print(f"wrote {write_rows('peers', rows)}")
+
+
+if __name__ == "__main__":
+    main()

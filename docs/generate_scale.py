@@ -1,0 +1,184 @@
+"""Write the measured parts of docs/scale.md and docs/peers.md: python docs/generate_scale.py
+
+The numbers come from ``benchmarks/results`` and, for published ones, from the package; a test compares the pages.
+"""
+
+import csv
+import importlib
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS))
+scale_plans = importlib.import_module("scale_plans")
+
+RESULTS = DOCS.parent / "benchmarks" / "results"
+PAPER = DOCS.parent / "src" / "procon" / "evaluation" / "paper.json"
+COMMANDS = {
+    "cluster": "python benchmarks/cluster.py --weights dinov2_vits14_dav2_fp16.safetensors --part mpdd/metal_plate",
+    "sharded": "python benchmarks/sharded.py --weights dinov2_vits14_dav2_fp16.safetensors --part mpdd/metal_plate",
+    "peers": ".venvs/peers/bin/python benchmarks/peers/run.py --data mpdd --weights FILE --lite FILE --run DIR",
+}
+PLACES = {"scale.md": ("cluster", "factory", "realiad", "sharded"), "peers.md": ("peers",)}
+METRICS = {"i_auroc": "I-AUROC", "p_auroc": "P-AUROC", "p_ap": "P-AP", "p_f1": "P-F1", "aupro": "AUPRO"}
+COSTS = {"fit_s": "fit, s", "score_ms": "score, ms", "peak_mib": "peak, MiB", "model_mib": "model, MiB"}
+OURS = ("procon", "procon-1")
+MARGIN = 0.2  # points; less is called none
+
+Row = dict[str, str]
+
+
+def main() -> None:
+    """Write the pages."""
+    for page in PLACES:
+        (DOCS / page).write_text(render(page), encoding="utf-8")
+
+
+def render(page: str) -> str:
+    """A page with its measured parts as the results have them."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for name in PLACES[page]:
+        begin, end = f"<!-- {name}: written by docs/generate_scale.py -->", f"<!-- end of {name} -->"
+        before, _, rest = text.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise ValueError(f"{page} must have the lines {begin} and {end}")
+        text = f"{before}{begin}\n{section(name)}\n{end}{after}"
+    return text
+
+
+def section(name: str) -> str:
+    """One measured part: table, words about it, command and machine."""
+    if name in ("factory", "realiad"):
+        missing = [f"`{COMMANDS[one]}`" for one in ("cluster",) if not (RESULTS / f"{one}.csv").is_file()]
+        if missing:
+            return f"Not measured yet: {', '.join(missing)}"
+        steps, words = getattr(scale_plans, name)(RESULTS)
+        return "\n\n".join([table(["step", "each", "from", "in all, one at a time"], steps), wrap(words)])
+    path = RESULTS / f"{name}.csv"
+    if not path.is_file():
+        return f"Not measured yet: `{COMMANDS[name]}`"
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    words = {"cluster": cluster, "sharded": sharded, "peers": peers}[name](rows)
+    machine = f"{rows[0]['cpu']}, {rows[0]['threads']} threads, torch {rows[0]['torch']}"
+    return "\n\n".join([*words, wrap(f"`{COMMANDS[name]}` on {machine}.")])
+
+
+def cluster(rows: list[Row]) -> list[str]:
+    """What a local cluster costs and gains."""
+    value = {row["measure"]: float(row["value"]) for row in rows}
+    ratio = value["predict, Ray"] / value["predict, one process"]
+    equal = "equal, bit for bit" if value["scores equal to those of one process"] else "NOT equal"
+    words = f"On one machine `predict` over Ray does {ratio:.2f} times the images of one process, whose threads "
+    words += "already keep the cores busy: a cluster is for several machines." if ratio < 1.1 else "leave cores idle."
+    shown = table(["measure", "value", "", "note"], [[r["measure"], r["value"], r["unit"], r["note"]] for r in rows])
+    return [shown, wrap(f"{words} The scores are {equal}.")]
+
+
+def sharded(rows: list[Row]) -> list[str]:
+    """k-center of k-centers beside the exact loop."""
+    head = ["set", "points", "picks", "shards", "radius", "times exact", "at most ... of the best", "s", "peak, MiB"]
+    head += ["I-AUROC", "P-AP", "AUPRO"]
+    keys = ["set", "points", "picks", "shards", "radius", "times_exact", "factor", "seconds", "peak_mib"]
+    keys += ["i_auroc", "p_ap", "aupro"]
+    cells = [[thousands(row[key]) if key in ("points", "picks") else row[key] for key in keys] for row in rows]
+    cut = [row for row in rows if row["shards"] != "exact" and row["times_exact"]]
+    words = []
+    if cut:
+        worst = max(cut, key=lambda row: float(row["times_exact"]))
+        words.append(
+            f"The radius is at most {float(worst['times_exact']):.3f} times that of the exact loop "
+            f"({worst['shards']} shards, {thousands(worst['points'])} points); the proof allows four times."
+        )
+    exact = {(row["set"], row["points"]): row for row in rows if row["shards"] == "exact"}
+    for row in rows:
+        alone = exact.get((row["set"], row["points"]))
+        if row["shards"] != "exact" and row["p_ap"] and alone is not None:
+            words.append(
+                f"{row['set']} in {row['shards']} shards: P-AP {float(row['p_ap']) - float(alone['p_ap']):+.2f}, "
+                f"AUPRO {float(row['aupro']) - float(alone['aupro']):+.2f}."
+            )
+    return [table(head, cells), wrap(" ".join(words))]
+
+
+def peers(rows: list[Row]) -> list[str]:
+    """A table for each part, where a peer wins, and what is published only."""
+    parts = list(dict.fromkeys(row["part"] for row in rows))
+    texts = []
+    for part in parts:
+        here = [row for row in rows if row["part"] == part]
+        texts.append(f"### {part}")
+        head = ["system", "backbone", "input", *METRICS.values(), *COSTS.values(), "note"]
+        best = {key: max(float(row[key]) for row in here if row[key]) for key in METRICS}
+        cells = []
+        for row in here:
+            cells.append(
+                [row["title"], row["backbone"], row["input"]]
+                + [f"**{row[key]}**" if row[key] and float(row[key]) == best[key] else row[key] for key in METRICS]
+                + [*(row[key] for key in COSTS), row["note"]]
+            )
+        texts += [table(head, cells), wrap(" ".join(wins(here)))]
+    return [*texts, "### Published only", published()]
+
+
+def wins(rows: list[Row]) -> list[str]:
+    """Where a peer is better than the better of ours on a part, in sentences."""
+    ran = [row for row in rows if row["fit_s"]]
+    ours, others = [row for row in ran if row["system"] in OURS], [row for row in ran if row["system"] not in OURS]
+    sentences = []
+    for key, name in METRICS.items():
+        mine = max(float(row[key]) for row in ours)
+        above = [row for row in others if float(row[key]) > mine + MARGIN]
+        if above:
+            listed = ", ".join(f"{row['title']} on {row['backbone'].split(' ')[0]} ({row[key]})" for row in above)
+            sentences.append(f"{name}: {listed} above our {mine:g}.")
+    if not sentences:
+        sentences.append(f"No peer is more than {MARGIN} points above ours in any of these metrics.")
+    for key, name in (
+        ("fit_s", "to fit"),
+        ("score_ms", "per image"),
+        ("peak_mib", "of memory"),
+        ("model_mib", "of model"),
+    ):
+        mine = min(float(row[key]) for row in ours)
+        below = sorted((row for row in others if float(row[key]) < mine), key=lambda row: float(row[key]))
+        if below:
+            unit = key.rpartition("_")[2].replace("mib", "MiB")
+            listed = ", ".join(f"{row['title']} on {row['backbone'].split(' ')[0]} ({row[key]})" for row in below)
+            sentences.append(f"Less {name} than our {mine:g} {unit}: {listed}.")
+    return sentences
+
+
+def published() -> str:
+    """Systems of the paper's main table that are not run here: the numbers their authors or the paper print."""
+    paper = json.loads(PAPER.read_text(encoding="utf-8"))["main"]
+    names = {"mvtec": "MVTec-AD", "visa": "VisA", "realiad": "Real-IAD"}
+    cells = []
+    for system in ("SimpleNet", "INP-Former"):
+        for key, name in names.items():
+            values = paper[key][system]
+            cells.append([system, name, *(str(values.get(column, "")) for column in ("i_auroc", "p_ap", "pauroc30"))])
+    return table(["published", "dataset", "I-AUROC", "P-AP", "pAUROC30 (printed as AUPRO)"], cells)
+
+
+def table(head: list[str], cells: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(line) + " |" for line in (head, *cells)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+def thousands(text: str) -> str:
+    """1568000 -> 1,568,000."""
+    return f"{int(text):,}" if text else ""
+
+
+def wrap(text: str) -> str:
+    """Prose at the width of the pages."""
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Many parts fitted with one command: a unit is the folder of a part, its result a model file of the same name."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from procon.config import Config
+from procon.detector import Detector
+from procon.errors import ImageError, ModelFileError
+from procon.folders import read_layout
+from procon.scale.cluster import Unit, WorkerProgress, Workers
+from procon.storage import read_metadata
+from procon.training import Progress, digest_of
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What became of one part."""
+
+    name: str
+    model: Path
+    images: int = 0
+    fresh: bool = True
+    """False: the model was there, of the same settings and the same images."""
+    error: str | None = None
+
+
+def find_parts(folder: Path) -> list[Path]:
+    """The folders directly below ``folder`` that hold good images in a layout we know."""
+    if not folder.is_dir():
+        raise ImageError(f"{folder}: no such folder; expected one with a folder of good images for each part")
+    if read_layout(folder).train:
+        raise ImageError(
+            f"{folder}: holds the good images of one part; name the folder above it, or fit without --each"
+        )
+    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    parts = [path for path in inside if read_layout(path).train]
+    if not parts:
+        raise ImageError(f"{folder}: no folder in it holds good images; expected one for each part")
+    return parts
+
+
+def fit_parts(
+    workers: Workers,
+    config: Config,
+    parts: Sequence[Path],
+    output: Path,
+    progress: WorkerProgress,
+    *,
+    skip_bad: bool = False,
+) -> Iterator[Fitted]:
+    """Fit every part and write ``output/PART.procon``; a part that fails is told with its reason, the rest goes on.
+
+    A model that is there is left alone if its settings and the digests of its images are those asked for, so that the
+    same command takes up what was interrupted.
+    """
+    weights = [] if config.weights is None else [Path(config.weights)]
+    workers.check_shared(output, *parts, *weights)
+    units = (
+        Unit(part.name, _fit, (config, part, output / f"{part.name}.procon", workers.device, skip_bad))
+        for part in parts
+    )
+    for done in workers.run(units, progress):
+        model = output / f"{done.unit.name}.procon"
+        if done.error is not None:
+            yield Fitted(done.unit.name, model, error=done.error)
+        else:
+            images, fresh = done.value
+            yield Fitted(done.unit.name, model, images, fresh)
+
+
+def _fit(config: Config, part: Path, model: Path, device: str, skip_bad: bool, report: Progress) -> tuple[int, bool]:
+    """Fit one part: how many images, and whether there was anything to do."""
+    images = read_layout(part).train
+    if _is_current(model, config, images):
+        return len(images), False
+    detector = Detector(config, device=device).fit(list(images), progress=report, skip_bad=skip_bad)
+    detector.save(model)
+    assert detector.memory is not None
+    return len(detector.memory.images), True
+
+
+def _is_current(model: Path, config: Config, images: Sequence[Path]) -> bool:
+    """Whether ``model`` is what a fit would give: the same settings, and the same images in the same order."""
+    if not model.exists():
+        return False
+    try:
+        stored = read_metadata(model)
+    except ModelFileError:  # damaged: fit again
+        return False
+    same = Config.from_dict(stored["config"]) == config and not stored["history"]
+    return same and [one["digest"] for one in stored["images"]] == [digest_of(path) for path in images]
