@@ -59,7 +59,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "scale",
         "bridges",
     ),
-    ("flags", "terminal", "cli_ray", "cli_model", "cli_evaluation", "cli_deploy", "cli_server", "cli"),
+    ("flags", "terminal", "cli_ray", "cli_model", "cli_evaluation", "cli_deploy", "cli_server", "cli", "__main__"),
 )
 
 # Imports of a module listed later, made when a function runs: weights fall back to a source that reads with them.

@@ -48,6 +48,11 @@ def test_help_needs_no_heavy_import() -> None:
     assert "fit" in done.stdout and "predict" in done.stdout
 
 
+def test_the_package_can_be_run_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "procon", "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "Usage: " in done.stdout and "predict" in done.stdout
+
+
 def test_every_setting_has_a_flag_and_no_default_of_its_own() -> None:
     import inspect
 

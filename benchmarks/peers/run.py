@@ -30,6 +30,7 @@ from procon import Config, Detector
 from procon.evaluation.datasets import Category, open_dataset
 from procon.evaluation.runs import Run, variant_name
 from procon.evaluation.sweep import Scored
+from procon.images import open_image
 
 METRICS = ("i_auroc", "i_ap", "i_f1", "p_auroc", "p_ap", "p_f1", "aupro", "pauroc30")
 COSTS = ("fit_s", "score_ms", "peak_mib", "model_mib")
@@ -65,6 +66,15 @@ def open_run(arguments: argparse.Namespace, root: Path) -> Run:
     return Run(arguments.run / root.name, open_dataset(root), base)
 
 
+def raw_name(run: Run, name: str) -> str:
+    """What the raw file of a system is called: ours are variants of the run where they share its input."""
+    settings = SYSTEMS[name].settings
+    if settings is None:
+        return f"anomalib-{name}"
+    config = replace(run.base, **settings)
+    return variant_name(config) if config.input_size == run.base.input_size else name
+
+
 def cost_file(run: Run, category: str, name: str) -> Path:
     return run.folder / "peers" / category / f"{name}.json"
 
@@ -91,6 +101,8 @@ def attempt(arguments: argparse.Namespace, root: Path, category: str, name: str)
     if done.returncode:
         print(done.stderr[-3000:])
         reason = done.stderr.strip().splitlines()[-1]
+        if done.returncode < 0:  # the kernel, not the system, has the last word where memory runs out
+            reason = f"killed by signal {-done.returncode} with the memory of the machine used up"
         path.write_text(json.dumps({"note": f"not run: {reason}"}))
 
 
@@ -100,9 +112,13 @@ def measure_one(arguments: argparse.Namespace, root: Path, category: str, name: 
     listed = run.dataset.category(category)
     if system.settings is not None:
         config = replace(run.base, **system.settings)
-        fit, seconds, _, _, model, note = ours(config, listed)
+        fit, seconds, scored, size, model, note = ours(config, listed)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        run.compute(category, [config], torch.device("cpu"), lambda *_: None)  # the same scores, as patch maps
+        if raw_name(run, name) == name:
+            about = {"system": system.title, "size": size, "resize": None, "backbone": system.backbone}
+            run.write(category, name, scored, listed.test, about)
+        else:
+            run.compute(category, [config], torch.device("cpu"), lambda *_: None)  # the same scores, as patch maps
     else:
         from weights import provide
 
@@ -131,15 +147,18 @@ def ours(config: Config, listed: Category) -> Outcome:
     detector = Detector(config, device="cpu")
     detector.fit(list(listed.train))
     fit = time.perf_counter() - started
-    seconds, results = [], []
+    seconds, scores, maps = [], [], []
     for sample in listed.test:
         started = time.perf_counter()
-        results.append(detector.predict(sample.path))
+        picture = open_image(sample.path)
+        (score,), (seen,), (middle,) = detector.read(detector.extractor.prepare(picture).unsqueeze(0), picture.size)
+        detector.judge(picture, score, seen, middle)
         seconds.append(time.perf_counter() - started)
+        scores.append(float(score))
+        maps.append(seen.numpy())
     with tempfile.TemporaryDirectory() as folder:
         model = detector.save(Path(folder) / "part.procon").stat().st_size
-    scores = np.array([result.score for result in results], np.float32)
-    return fit, seconds, Scored(scores, np.zeros((len(scores), 1, 1), np.float32)), config.input_size, model, ""
+    return fit, seconds, Scored(np.array(scores, np.float32), np.stack(maps)), config.input_size, model, ""
 
 
 def theirs(system: System, listed: Category, steps: int) -> Outcome:
@@ -193,11 +212,7 @@ def write_table(arguments: argparse.Namespace) -> None:
                 if not path.exists():
                     continue
                 costs = json.loads(path.read_text())
-                raw = (
-                    variant_name(replace(run.base, **system.settings))
-                    if system.settings is not None
-                    else f"anomalib-{name}"
-                )
+                raw = raw_name(run, name)
                 found: dict[str, Any] = dict.fromkeys((*METRICS, "input"), "")
                 if "fit_s" in costs:
                     found = {key: round(100 * run.measure(category, raw)[key], 2) for key in METRICS}

@@ -6,6 +6,8 @@ from typing import Any
 
 from weights import LITE, VIT
 
+from procon.config import BEST
+
 VIT_NAME, LITE_NAME = "ViT-S/14 (Depth Anything V2)", "EfficientNet-Lite0 (ImageNet)"
 BLOCKS = tuple(f"blocks.{block}" for block in (3, 4, 6, 9))  # those ProCon reads
 PLAIN = {"post_processor": False, "evaluator": False, "visualizer": False}
@@ -56,7 +58,7 @@ def _anomaly_dino() -> Any:
 def _super_add() -> Any:
     from anomalib.models import SuperADD
 
-    return SuperADD(backbone=VIT, **PLAIN)
+    return SuperADD(backbone=VIT, patch_overlap=14, **PLAIN)  # a multiple of the patch, which is 14 here
 
 
 def _dinomaly() -> Any:
@@ -76,6 +78,7 @@ NO_WEIGHTS = "not run: needs ImageNet weights of a ResNet, which cannot be had h
 SYSTEMS: dict[str, System] = {
     "procon": System("ProCon, 5 %, B = 5", VIT_NAME, None, {}),
     "procon-1": System("ProCon, 1 %, B = 1", VIT_NAME, None, {"coreset_ratio": 0.01, "banks": 1}),
+    "procon-best": System("ProCon, `Config.best()`", VIT_NAME, None, dict(BEST)),
     "anomalydino": System("AnomalyDINO", VIT_NAME, _anomaly_dino, note="all patches kept, input 392 instead of 252"),
     "patchcore-vits": System("PatchCore, 10 %", VIT_NAME, lambda: _patchcore(0.1), note="on the blocks ProCon reads"),
     "patchcore-vits-1": System("PatchCore, 1 %", VIT_NAME, lambda: _patchcore(0.01), note="on the blocks ProCon reads"),

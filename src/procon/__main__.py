@@ -1,0 +1,5 @@
+"""``python -m procon`` is ``procon``."""
+
+from procon.cli import main
+
+main()
