@@ -118,7 +118,8 @@ class Cluster:
                                log_to_driver=False, logging_level="ERROR")  # fmt: skip
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise ProconError(
-                    f"no Ray cluster at {address!r} ({error}); start one with `ray start --head`, or use --ray local"
+                    f"no Ray cluster at {address!r} ({error}); start one with `ray start --head`, or use --ray local; "
+                    "if it asks for a token, set RAY_AUTH_MODE=token"
                 ) from None
         have = self._ray.cluster_resources()
         gpus = int(have.get("GPU", 0))
