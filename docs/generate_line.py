@@ -4,8 +4,10 @@ The numbers come from ``benchmarks/results``; a test compares the pages with the
 """
 
 import csv
-import textwrap
+from functools import partial
 from pathlib import Path
+
+import measured_parts
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
@@ -18,6 +20,7 @@ COMMANDS = {
 PLACES = {"threshold.md": ("false_alarms", "drift"), "memory.md": ("living_memory",), "sizes.md": ("sizes",)}
 
 Row = dict[str, str]
+wrap = partial(measured_parts.wrap, width=124)
 
 
 def main() -> None:
@@ -28,15 +31,7 @@ def main() -> None:
 
 def render(page: str) -> str:
     """A page with its measured parts as the results have them."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    for name in PLACES[page]:
-        begin, end = f"<!-- {name}: written by docs/generate_line.py -->", f"<!-- end of {name} -->"
-        before, _, rest = text.partition(begin)
-        _, found, after = rest.partition(end)
-        if not found:
-            raise ValueError(f"{page} must have the lines {begin} and {end}")
-        text = f"{before}{begin}\n{section(name)}\n{end}{after}"
-    return text
+    return measured_parts.fill(DOCS / page, "generate_line.py", PLACES[page], section)
 
 
 def section(name: str) -> str:
@@ -161,6 +156,7 @@ def sizes(rows: list[Row]) -> list[str]:
             f"On {category}, tiles change P-AP by {gain:+.1f} points for {cost:.1f} times the time, and have "
             f"{abs(beside):.1f} {than} than the large input at once."
         )
+    words.append("Times were taken beside other work: compare rows of one part, roughly.")
     return [table(head, cells, "ll" + "r" * (len(head) - 2)), wrap(" ".join(words))]
 
 
@@ -174,11 +170,6 @@ def table(head: list[str], rows: list[list[str]], align: str) -> str:
     rule = "|" + "|".join("---" if one == "l" else "---:" for one in align) + "|"
     first, *lines = ("| " + " | ".join(line) + " |" for line in (head, *rows))
     return "\n".join([first, rule, *lines])
-
-
-def wrap(text: str) -> str:
-    """A paragraph at the width of the pages."""
-    return textwrap.fill(text, 124, break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":

@@ -4,16 +4,14 @@ The numbers come from ``benchmarks/results`` and, for published ones, from the p
 """
 
 import csv
-import importlib
 import json
-import sys
-import textwrap
+from functools import partial
 from pathlib import Path
 
-DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS))
-scale_plans = importlib.import_module("scale_plans")
+import measured_parts
+import scale_plans
 
+DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
 PAPER = DOCS.parent / "src" / "procon" / "evaluation" / "paper.json"
 COMMANDS = {
@@ -29,6 +27,7 @@ TUNED = ("procon-best",)  # on these very parts, so words compare the others
 MARGIN = 0.2  # points; less is called none
 
 Row = dict[str, str]
+wrap = partial(measured_parts.wrap, width=120)
 
 
 def main() -> None:
@@ -39,15 +38,7 @@ def main() -> None:
 
 def render(page: str) -> str:
     """A page with its measured parts as the results have them."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    for name in PLACES[page]:
-        begin, end = f"<!-- {name}: written by docs/generate_scale.py -->", f"<!-- end of {name} -->"
-        before, _, rest = text.partition(begin)
-        _, found, after = rest.partition(end)
-        if not found:
-            raise ValueError(f"{page} must have the lines {begin} and {end}")
-        text = f"{before}{begin}\n{section(name)}\n{end}{after}"
-    return text
+    return measured_parts.fill(DOCS / page, "generate_scale.py", PLACES[page], section)
 
 
 def section(name: str) -> str:
@@ -177,11 +168,6 @@ def table(head: list[str], cells: list[list[str]]) -> str:
 def thousands(text: str) -> str:
     """1568000 -> 1,568,000."""
     return f"{int(text):,}" if text else ""
-
-
-def wrap(text: str) -> str:
-    """Prose at the width of the pages."""
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 if __name__ == "__main__":

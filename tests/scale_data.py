@@ -6,15 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 from procon import Config
 from procon.evaluation.datasets import open_dataset
 from procon.evaluation.runs import Run
 from procon.scale.categories import Place, _finish
 from procon.training import Progress
-from tests.conftest import part_pixels
+from tests.test_runs import make_category
 
 CATEGORIES = ("lid", "plate", "tube")
 
@@ -22,17 +19,7 @@ CATEGORIES = ("lid", "plate", "tube")
 def make_dataset(root: Path, good: int = 5) -> Path:
     """Three MVTec categories of small parts with a square defect."""
     for place, name in enumerate(CATEGORIES):
-        folder, seed = root / name, 1000 * place
-        for inside in ("train/good", "test/good", "test/square", "ground_truth/square"):
-            (folder / inside).mkdir(parents=True)
-        for index in range(good):
-            Image.fromarray(part_pixels(seed + index)).save(folder / f"train/good/{index:03d}.png")
-        for index in range(3):
-            Image.fromarray(part_pixels(seed + 100 + index)).save(folder / f"test/good/{index:03d}.png")
-            Image.fromarray(part_pixels(seed + 200 + index, defect=True)).save(folder / f"test/square/{index:03d}.png")
-            mask = np.zeros((96, 80), np.uint8)
-            mask[40:60, 30:50] = 255
-            Image.fromarray(mask).save(folder / f"ground_truth/square/{index:03d}_mask.png")
+        make_category(root / name, 1000 * place, good)
     return root
 
 

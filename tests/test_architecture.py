@@ -41,7 +41,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "admission",
         "model_file",
     ),
-    ("reading", "explain", "suspects", "living", "detector"),
+    ("reading", "measuring", "explain", "suspects", "living", "detector"),
     ("evaluation.published", "evaluation.layouts", "evaluation.manifests", "evaluation.datasets"),
     (
         "checks",

@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,8 @@ page = pytest.mark.parametrize("path", PAGES, ids=[path.name for path in PAGES])
 
 
 def load_script(path: Path) -> ModuleType:
+    if str(path.parent) not in sys.path:  # as when it is run: its neighbours can be imported
+        sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -23,22 +23,15 @@ from procon.folders import inspection_images
 from procon.framing import frame_of, patch_at, patch_box
 from procon.history import Change
 from procon.images import ImageLike, Picture, as_list, is_batch, open_each, open_image
-from procon.kernels.consensus import lower_quartile, median, top_mean
+from procon.kernels.consensus import median, top_mean
 from procon.kernels.cuda_graph import capture
 from procon.kernels.maps import pixel_map, resize_map
 from procon.kernels.scoring import fused_neighbors
 from procon.living import Gauge, LivingMemory, without_path
+from procon.measuring import measured, needs_measuring
 from procon.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size, selectable
 from procon.prediction import Explanation, Prediction, Region
-from procon.reading import (
-    fuse_layers,
-    in_scope,
-    layer_maps,
-    layer_scales,
-    read_good,
-    read_patches,
-    score_patches,
-)
+from procon.reading import fuse_layers, in_scope, layer_maps, read_patches, score_patches
 from procon.regions import find_regions, peak_region
 from procon.scope import RoiLike, Scope, region_mask, scope_of
 from procon.suspects import LIMIT, Suspect, find_outliers
@@ -73,7 +66,7 @@ class Detector(LivingMemory):
         self._embeds_backbone = False
         self._extractor: Extractor | None = None
         self._recorded: Callable[[Tensor], tuple[Tensor, ...]] | None = None
-        self._scopes: dict[tuple[int, int], Scope | None] = {}
+        self._scopes: dict[tuple[int, int], tuple[NDArray[np.bool_] | None, Scope | None]] = {}
 
     @property
     def extractor(self) -> Extractor:
@@ -110,8 +103,7 @@ class Detector(LivingMemory):
                     f"got {self.config.num_neighbors}"
                 )
             layers = tuple(self._select_anchors(store, report))
-            memory = Memory(layers, training, store.patches, mask)
-            memory = self._measured(memory, store, report)
+            memory = self._measured(Memory(layers, training, store.patches, mask), store, report)
             calibration = self._calibrate(memory, store, report)
         self._commit(memory, calibration)
         self.history, self._held = (), without_path(training, items)
@@ -140,8 +132,17 @@ class Detector(LivingMemory):
             yield store
 
     def _scope(self, size: tuple[int, int], roi: NDArray[np.bool_] | None) -> Scope | None:
-        """The patches that count in an image of ``size`` (height, width)."""
-        return scope_of(self.config, roi, size, self.device)
+        """The patches that count in an image of ``size`` (height, width).
+
+        They are the same for all images unless these are padded; a line's cameras have few sizes, so those are kept.
+        """
+        key = size if self.config.aspect == "pad" else self.config.input_size
+        known = self._scopes.get(key)
+        if known is None or known[0] is not roi:
+            if len(self._scopes) >= 64:
+                self._scopes = {}
+            known = self._scopes[key] = (roi, scope_of(self.config, roi, key, self.device))
+        return known[1]
 
     def _counted(self, images: Sequence[TrainingImage], roi: NDArray[np.bool_] | None) -> Tensor | None:
         """The patches of all ``images`` that count, as rows of a store; None: all."""
@@ -157,7 +158,7 @@ class Detector(LivingMemory):
 
     def _commit(self, memory: Memory, calibration: Calibration | None, change: Change | None = None) -> None:
         """Memory and threshold change together: never a new memory with an old threshold."""
-        self._recorded, self._scopes = None, {}
+        self._recorded = None
         self.memory, self.calibration = memory, calibration
         if calibration is not None:
             self.config = replace(self.config, false_alarm_rate=calibration.false_alarm_rate)
@@ -178,53 +179,18 @@ class Detector(LivingMemory):
             )
             yield layer.compressed(config.compression).to(self.device)
 
-    @property
-    def _measures(self) -> bool:
-        """Whether scoring needs to know how the memory reads good images."""
-        config = self.config
-        relative = config.score_relative_to == "anchors" or config.map_offset == "quartile"
-        return relative or config.normalization == "train"
-
     def _measured(self, memory: Memory, store: FeatureStore, report: Progress) -> Memory:
         """The memory with what scoring needs to know of good images, from the training images scored as if new."""
-        if not self._measures:
+        if not needs_measuring(self.config):
             return memory
-        if self.config.normalization == "train":
-            return self._scaled(memory, store)
-        return self._read_good(memory, store, report)
 
-    def _scaled(self, memory: Memory, store: FeatureStore) -> Memory:
-        """The memory with the mean and deviation of each layer's map, from training images scored as if new."""
-        self._refuse_too_few(memory, "normalization='train'")
-        maps = (
-            layer_maps(in_scope(self._at(store, i), self._scope(image.size, memory.roi)), memory, self.config, i)
-            for i, image in enumerate(memory.images)
-        )
-        scaled = zip(memory.layers, layer_scales(maps), strict=True)
-        return replace(memory, layers=tuple(replace(layer, scale=scale) for layer, scale in scaled))
+        def read(number: int) -> tuple[list[Tensor], Scope | None]:
+            return self._at(store, number), self._scope(memory.images[number].size, memory.roi)
 
-    @torch.inference_mode()
-    def _read_good(self, memory: Memory, store: FeatureStore, report: Progress) -> Memory:
-        """The memory with what it leaves on training images, each read without its own anchors."""
-        config, quartiles = self.config, []
-        sums: list[Tensor] = []
-        self._refuse_too_few(memory, "score_relative_to='anchors' or map_offset='quartile'")
-        for number, image in enumerate(memory.images):
-            scope = self._scope(image.size, memory.roi)
-            scores, found = read_good(self._at(store, number), memory, config, number, scope)
-            quartiles.append(lower_quartile(scores)[0])
-            sums = [total + more for total, more in zip(sums, found, strict=True)] if sums else found
-            report("measuring good images", number + 1, len(memory.images))
-        if config.map_offset == "quartile":
-            memory = replace(memory, quartile=float(median(torch.stack(quartiles), dim=0)))
-        if not sums:
-            return memory
-        layers = zip(memory.layers, sums, strict=True)
-        return replace(memory, layers=tuple(replace(layer, sums=total) for layer, total in layers))
+        def heard(done: int) -> None:
+            report("measuring good images", done, len(memory.images))
 
-    def _refuse_too_few(self, memory: Memory, setting: str) -> None:
-        if any(memory.fewest_without(image) < self.config.num_neighbors for image in range(len(memory.images))):
-            raise ConfigError(f"{setting} needs more training images: each is scored without its own anchors")
+        return measured(memory, read, self.config, heard)
 
     def _calibrate(self, memory: Memory, store: FeatureStore, report: Progress) -> Calibration | None:
         """Score every training image against the memory without its own anchors, as if it were new."""
@@ -324,21 +290,12 @@ class Detector(LivingMemory):
 
         On CUDA a single image runs as a recorded graph: its cost is otherwise that of a few hundred launches.
         """
-        pixels, scope = pixels.to(self.device), self._known_scope(size)
+        pixels, scope = pixels.to(self.device), self._scope(size, self._fitted().roi)
         if self.device.type != "cuda" or len(pixels) != 1 or scope is not None or not self._recordable():
             return self._score(pixels, scope)
         if self._recorded is None:
             self._recorded = capture(self._score, pixels)
         return self._recorded(pixels)
-
-    def _known_scope(self, size: tuple[int, int]) -> Scope | None:
-        """The scope of new images; a line's cameras have few sizes, so those in use are kept."""
-        key = size if self.config.aspect == "pad" else self.config.input_size
-        if key not in self._scopes:
-            if len(self._scopes) >= 64:
-                self._scopes = {}
-            self._scopes[key] = self._scope(key, self._fitted().roi)
-        return self._scopes[key]
 
     def _recordable(self) -> bool:
         """Whether scoring never waits for the device: true of the fused kernels, not of the general search."""
@@ -413,7 +370,7 @@ class Detector(LivingMemory):
         """
         memory, config, picture = self._fitted(), self.config, open_image(image)
         ((_, pixels),) = self.extractor.batches([picture])
-        scope = self._known_scope(picture.size)
+        scope = self._scope(picture.size, memory.roi)
         features = in_scope(self.extractor.features(pixels), scope)
         maps = layer_maps(features, memory, config)
         scales = [layer.scale for layer in memory.layers]

@@ -31,6 +31,7 @@ from procon.features import Extractor
 from procon.growth import extended, growth, merged, without
 from procon.history import Change, utc
 from procon.images import ImageLike, Picture, open_each
+from procon.measuring import needs_measuring
 from procon.memory import FeatureStore, Memory
 from procon.training import Progress, TrainingImage, find_again, good_images
 
@@ -70,10 +71,6 @@ class LivingMemory(ABC):
 
     @abstractmethod
     def _counted(self, images: Sequence[TrainingImage], roi: NDArray[np.bool_] | None) -> Tensor | None: ...
-
-    @property
-    @abstractmethod
-    def _measures(self) -> bool: ...
 
     @abstractmethod
     def _measured(self, memory: Memory, store: FeatureStore, report: Progress) -> Memory: ...
@@ -196,7 +193,7 @@ class LivingMemory(ABC):
 
     def _to_measure(self, images: Sequence[TrainingImage]) -> list[ImageLike]:
         """Training images to read again, where scoring depends on how a memory reads them; else none."""
-        if not self._measures:
+        if not needs_measuring(self.config):
             return []
         sources = find_again(images, self._held, self.training_folder)
         missing = [source for source in sources if isinstance(source, ImageError)]
@@ -209,7 +206,7 @@ class LivingMemory(ABC):
 
     def _measured_again(self, memory: Memory, sources: Sequence[ImageLike], report: Progress) -> Memory:
         """A changed memory with what scoring needs to know of its images, which ``sources`` are."""
-        if not self._measures:
+        if not needs_measuring(self.config):
             return memory
         with self._embedded(sources, memory.images, memory.roi, report) as store:
             return self._measured(memory, store, report)
