@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from procon import Detector
+from procon.images import open_image
 from procon.kernels.coreset import k_center
 from procon.kernels.neighbors import Banks
 from procon.kernels.scoring import bank_residuals, image_residuals
-from tests.conftest import part_pixels, tiny_config
+from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
@@ -73,19 +75,39 @@ def test_a_detector_scores_alike_on_cpu_and_gpu_alone_and_in_batches(
     together = on_gpu.predict(images)
     for image, batched in zip(images, together, strict=True):
         alone, reference = on_gpu.predict(image), on_cpu.predict(image)
-        assert alone.score == pytest.approx(batched.score, rel=1e-4)
+        assert alone.score == batched.score
+        assert np.array_equal(alone.heatmap, batched.heatmap)
         assert alone.score == pytest.approx(reference.score, rel=1e-3)
         assert abs(alone.heatmap - reference.heatmap).max() < 1e-3 * reference.heatmap.max()
 
 
 def test_a_recorded_graph_follows_its_input(tiny_backbone: Path) -> None:
     """64 dimensions let the fused kernels run, so the single image is a replayed graph."""
-    from tests.conftest import write_tiny_backbone
-
     wide = write_tiny_backbone(tiny_backbone.parent / "wide", hidden=64)
     detector = Detector(tiny_config(wide, precision="fp32"), device="cuda").fit([part_pixels(s) for s in range(8)])
     first, second = part_pixels(30), part_pixels(31, defect=True)
     scores = [detector.predict(image).score for image in (first, second, first, second)]
     assert scores[0] == scores[2] != scores[1] == scores[3]
     batch = [result.score for result in detector.predict([first, second])]
-    assert scores[:2] == pytest.approx(batch, rel=1e-4)
+    assert scores[:2] == batch
+
+
+@pytest.mark.parametrize("hidden", [384, 768])  # the second is projected
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_a_score_does_not_depend_on_the_group_recorded_or_not(hidden: int, precision: str, tmp_path: Path) -> None:
+    weights = write_tiny_backbone(tmp_path / "wide", hidden=hidden)
+    config = tiny_config(weights, precision=precision, image_size=392)
+    detector = Detector(config, device="cuda").fit([part_pixels(seed) for seed in range(6)])
+    pictures = [open_image(part_pixels(seed, defect=seed % 3 == 0)) for seed in range(20, 40)]
+    pixels = torch.stack([detector.extractor.prepare(picture) for picture in pictures])
+
+    def in_groups(size: int) -> list[torch.Tensor]:
+        parts = [detector.read(group, pictures[0].size) for group in pixels.split(size)]
+        return [torch.cat(kind) for kind in zip(*parts, strict=True)]
+
+    alone = in_groups(1)
+    for recorded in (False, True):
+        for size in (20, 16, 7, 3, 2):
+            if recorded:
+                detector.record(size)
+            assert all(torch.equal(one, other) for one, other in zip(alone, in_groups(size), strict=True)), size

@@ -329,7 +329,7 @@ def test_work_for_a_client_that_left_is_dropped(client: TestClient) -> None:
 
     async def ask() -> None:
         with service.queue.ticket() as ticket:
-            await service.inspect(model, Upload(png(1), "image"), ticket, Gone(), keep=True)  # type: ignore[arg-type]
+            await service.inspect(model, Upload(png(1), "image"), ticket, Gone(), True, id)  # type: ignore[arg-type]
 
     batches = service.worker.batches
     try:

@@ -310,8 +310,7 @@ def test_verdicts_are_pruned_by_age_and_size(tmp_path: Path) -> None:
     store = Store(tmp_path / "server.sqlite")
     for number in range(6):
         digest = f"{number % 4}"
-        store.add_verdict(Scored("m", "r", "n", digest, 1, 1, 0.5, None, None, None, [], b""))
-        store.add_part(digest, ".png", 100)
+        store.add_verdict(Scored("m", "r", "n", digest, 1, 1, 0.5, None, None, None, [], b""), (".png", 100))
     assert store.prune(250, 3) == [("2", ".png"), ("3", ".png")]  # 0 and 1 came again later
     assert [row["id"] for row in store.verdicts("m", 10)] == [6, 5, 4]
     assert [row["has_image"] for row in store.verdicts("m", 10)] == [True, True, False]

@@ -1,7 +1,7 @@
 """The method, top to bottom: fit builds a memory of normal patches, predict asks it to explain new ones."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from procon.framing import frame_of, patch_at, patch_box
 from procon.history import Change
 from procon.images import ImageLike, Picture, as_list, is_batch, open_each, open_image
 from procon.kernels.consensus import median, top_mean
-from procon.kernels.cuda_graph import capture
+from procon.kernels.cuda_graph import Recorded
 from procon.kernels.maps import pixel_map, resize_map
 from procon.kernels.scoring import fused_neighbors
 from procon.living import Gauge, LivingMemory, without_path
@@ -65,7 +65,7 @@ class Detector(LivingMemory):
         self._held: dict[str, ImageLike] = {}
         self._embeds_backbone = False
         self._extractor: Extractor | None = None
-        self._recorded: Callable[[Tensor], tuple[Tensor, ...]] | None = None
+        self._recorded = Recorded(self._score)
         self._scopes: dict[tuple[int, int], tuple[NDArray[np.bool_] | None, Scope | None]] = {}
 
     @property
@@ -158,7 +158,7 @@ class Detector(LivingMemory):
 
     def _commit(self, memory: Memory, calibration: Calibration | None, change: Change | None = None) -> None:
         """Memory and threshold change together: never a new memory with an old threshold."""
-        self._recorded = None
+        self._recorded = Recorded(self._score)
         self.memory, self.calibration = memory, calibration
         if calibration is not None:
             self.config = replace(self.config, false_alarm_rate=calibration.false_alarm_rate)
@@ -288,18 +288,25 @@ class Detector(LivingMemory):
     def read(self, pixels: Tensor, size: tuple[int, int]) -> tuple[Tensor, ...]:
         """S_img [N], pixel maps [N, H, W] and median patch scores [N] of images [N, 3, H, W] that had one ``size``.
 
-        On CUDA a single image runs as a recorded graph: its cost is otherwise that of a few hundred launches.
+        On CUDA a single image runs as a recorded graph, as its cost is otherwise that of a few hundred launches, and
+        so do groups for which :meth:`record` was asked.
         """
         pixels, scope = pixels.to(self.device), self._scope(size, self._fitted().roi)
-        if self.device.type != "cuda" or len(pixels) != 1 or scope is not None or not self._recordable():
-            return self._score(pixels, scope)
-        if self._recorded is None:
-            self._recorded = capture(self._score, pixels)
-        return self._recorded(pixels)
+        if len(pixels) == 1:
+            self.record(1)
+        found = self._recorded(pixels) if scope is None else None
+        return self._score(pixels, scope) if found is None else found
+
+    def record(self, count: int) -> None:
+        """Record the work for groups of up to ``count`` images, where the device and the settings allow it."""
+        if self._recordable():
+            self._recorded.record(torch.zeros(count, 3, *self.config.input_size, device=self.device))
 
     def _recordable(self) -> bool:
         """Whether scoring never waits for the device: true of the fused kernels, not of the general search."""
         config = self.config
+        if self.device.type != "cuda" or self._fitted().roi is not None or config.aspect == "pad":
+            return False
         fused = fused_neighbors(self.extractor.dims[0], config.num_neighbors)
         plain = config.readout == "soft" and config.tau is None and config.tau_patches is None and config.tile is None
         return fused and plain and config.compression != "approximate" and config.score_relative_to == "nothing"

@@ -21,6 +21,9 @@ EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP", "GIF", "JPEG2000", "PPM")
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)  # ImageNet, as DINOv2 was trained
 STD = np.array([0.229, 0.224, 0.225], np.float32)
+_BYTES = np.ascontiguousarray(((np.arange(256, dtype=np.float32)[:, None] / 255 - MEAN) / STD).T)  # [3, 256]
+
+_ORIENTATION = 0x0112  # of EXIF; 1 is upright
 
 MIN_SIDE = 14  # pixels: one patch
 MAX_SIDE = 32_768
@@ -143,12 +146,12 @@ def _from_pil(image: Image.Image, name: str) -> NDArray[Any]:
     if frames > 1 and image.format != "MPO":
         raise ImageError(f"{name}: has {frames} frames or pages; save the one to inspect as PNG")
     image.load()
-    upright = ImageOps.exif_transpose(image)
+    upright = image if image.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(image)
     if upright.mode.startswith("I") or upright.mode == "F":
         return _from_array(_deep_pixels(upright, name), name)
     if upright.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in upright.info:
         return _from_array(np.asarray(upright.convert("RGBA")), name)
-    return np.asarray(upright.convert("RGB"))
+    return np.asarray(upright if upright.mode == "RGB" else upright.convert("RGB"))
 
 
 def _deep_pixels(image: Image.Image, name: str) -> NDArray[Any]:
@@ -218,14 +221,18 @@ def framed_input(
     Where the input reaches beyond the image, its edge is repeated: a border of another colour would be an edge to see.
     """
     pixels = resample(picture.pixels, scaled)
-    rows, columns = (
-        np.clip(np.arange(start, start + side), 0, length - 1)
-        for start, side, length in zip(origin, size, scaled, strict=True)
-    )
     if size != scaled:
+        rows, columns = (
+            np.clip(np.arange(start, start + side), 0, length - 1)
+            for start, side, length in zip(origin, size, scaled, strict=True)
+        )
         pixels = pixels[rows][:, columns]
-    unit = pixels.astype(np.float32) / 255 if pixels.dtype == np.uint8 else pixels
-    return np.ascontiguousarray(((unit - MEAN) / STD).transpose(2, 0, 1), np.float32)
+    if pixels.dtype != np.uint8:
+        return np.ascontiguousarray(((pixels - MEAN) / STD).transpose(2, 0, 1), np.float32)
+    planes = np.empty((3, *pixels.shape[:2]), np.float32)
+    for channel in range(3):  # a byte has 256 values: looking them up is four times as fast, and the same to the bit
+        np.take(_BYTES[channel], pixels[:, :, channel], out=planes[channel], mode="clip")
+    return planes
 
 
 def crop_origin(size: tuple[int, int], resize: int) -> tuple[int, int]:

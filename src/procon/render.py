@@ -66,7 +66,7 @@ def shrink(pixels: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:
     if factor >= 1:
         return pixels
     size = (max(1, round(width * factor)), max(1, round(height * factor)))
-    return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.LANCZOS))
+    return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.HAMMING))
 
 
 def shrink_map(heatmap: NDArray[np.float32], size: tuple[int, int]) -> NDArray[np.float32]:

@@ -17,6 +17,12 @@ def gaussian_matrix(rows: int, columns: int, seed: int, *key: int) -> Tensor:
 
 
 def project(tokens: Tensor, matrix: Tensor | None) -> Tensor:
-    """G_l(F): L2-normalise each token [N, C], then multiply by ``matrix`` [C, D] (None keeps C): [N, D] float32."""
+    """G_l(F): L2-normalise each token [..., C], then multiply by ``matrix`` [C, D] (None keeps C): [..., D] float32.
+
+    Tokens of several images [N, P, C] are multiplied image by image: a GPU library sums in another order where a
+    product is larger, and what an image gets must not depend on the others.
+    """
     unit = functional.normalize(tokens.float(), dim=-1)
-    return unit if matrix is None else unit @ matrix
+    if matrix is None:
+        return unit
+    return torch.stack([image @ matrix for image in unit]) if unit.ndim == 3 else unit @ matrix

@@ -16,6 +16,8 @@ Scorer = Detector | Runtime
 Reading = tuple[Any, Any, Any]
 """Score, map of the backbone's input [H, W] and median patch score of one image: tensors, or arrays of a runtime."""
 
+_RECORDED = (1, 2, 4, 8, 16)  # images; larger groups keep a GPU busy as they are, and a recording holds their memory
+
 
 class Input(NamedTuple):
     """An image as the backbone sees it."""
@@ -46,9 +48,24 @@ def read(scorer: Scorer, inputs: Sequence[Input]) -> list[Reading]:
     together = scorer.device.type == "cuda" and scorer.config.aspect == "stretch"
     waiting, found = iter(inputs), list[Reading]()
     while group := list(islice(waiting, len(inputs) if together else 1)):
-        scores, maps, middles = scorer.read(torch.stack([one.pixels for one in group]), group[0].size)
+        pixels = torch.stack([one.pixels.to(scorer.device) for one in group])
+        scores, maps, middles = scorer.read(pixels, group[0].size)
         found.extend(zip(scores.cpu(), maps.cpu(), middles.cpu(), strict=True))
     return found
+
+
+def group_sizes(most: int) -> list[int]:
+    """Sizes of groups that a GPU is prepared for, largest first so that the smaller use its memory again."""
+    return sorted({most, *(size for size in _RECORDED if size <= most)}, reverse=True)
+
+
+def warm(detector: Detector, count: int, _items: Sequence[Any]) -> list[None]:
+    """Work for a group of ``count`` images, done once: kernels compile, and small groups are recorded."""
+    height, width = detector.config.input_size
+    if count in _RECORDED:
+        detector.record(count)
+    read(detector, [Input(torch.zeros(3, height, width), (height, width))] * count)
+    return [None]
 
 
 def judge(scorer: Scorer, picture: Picture, reading: Reading) -> Prediction:

@@ -29,7 +29,7 @@ from procon.server.schemas import (
     PredictionAnswer,
     Problem,
 )
-from procon.server.service import Service, explanation_patches, map_npy, overlay_png
+from procon.server.service import Inspection, Service, explanation_patches, map_npy, overlay_png
 from procon.server.settings import NAME_PATTERN
 from procon.server.uploads import Upload, check_image, form, is_form, read_image, receiving, store_images
 
@@ -96,19 +96,19 @@ def router(service: Service) -> APIRouter:
         """Score an image."""
         started = time.perf_counter()
         chosen = service.models.get(name)
-        with service.queue.ticket() as ticket:
-            upload = await read_image(request, service.settings.limits)
-            done = await service.inspect(chosen, upload, ticket, request, keep)
+
+        def respond(done: Inspection) -> Response:
             facts = {"x-procon-score": repr(done.prediction.score), "x-procon-id": str(done.number)}
             if output == "overlay":
-                content = await service.off(overlay_png, done)
-                answer = Response(content, media_type="image/png", headers=facts)
-            elif output == "map":
-                content = await service.off(map_npy, done.prediction)
-                answer = Response(content, media_type="application/x-npy", headers=facts)
-            else:
-                found = await service.off(prediction_answer, done, map_side, time.perf_counter() - started)
-                answer = Response(found.model_dump_json(), media_type="application/json", headers=facts)
+                return Response(overlay_png(done), media_type="image/png", headers=facts)
+            if output == "map":
+                return Response(map_npy(done.prediction), media_type="application/x-npy", headers=facts)
+            found = prediction_answer(done, map_side, time.perf_counter() - started)
+            return Response(found.model_dump_json(), media_type="application/json", headers=facts)
+
+        with service.queue.ticket() as ticket:
+            upload = await read_image(request, service.settings.limits)
+            answer = await service.inspect(chosen, upload, ticket, request, keep, respond)
         service.metrics.seconds.labels("predict", name).observe(time.perf_counter() - started)
         return answer
 

@@ -5,6 +5,7 @@ import base64
 import fcntl
 import io
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from typing import IO, Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
-import torch
 from fastapi import Request
 from PIL import Image
 from starlette.requests import ClientDisconnect
@@ -117,10 +117,9 @@ class Service:
         detector = Detector.load(path, weights=self.settings.weights, training=training, device=str(self.device))
         share_backbone(detector, self._backbones)
         if self.device.type == "cuda":  # kernels compile and graphs are recorded now, not with the first part
-            blank = engine.Input(torch.zeros(3, *detector.config.input_size), detector.config.input_size)
-            for count in (1, 2):
-                work = Work(object(), [blank] * count, lambda items: [engine.read(detector, items[0])], timed=False)
-                self.worker.submit(work).result()
+            for count in engine.group_sizes(self.settings.batch):
+                run = partial(engine.warm, detector, count)
+                self.worker.submit(Work(object(), None, run, timed=False)).result()
         return detector
 
     def _gauges(self) -> dict[str, float]:
@@ -141,24 +140,29 @@ class Service:
     # --------------------------------------------------------------------------------------------------- prediction
 
     async def inspect(
-        self, model: Model, upload: Upload, ticket: Ticket, request: Request | None, keep: bool
-    ) -> Inspection:
-        """Score one image; ``request`` is watched, and the work dropped when its sender is gone."""
-        header = await self.off(read_header, upload.data, self.settings.limits)
-        ticket.claim(header.cost)
-        picture, inputs = await self.off(_prepare, model.scorer, upload.data)
+        self,
+        model: Model,
+        upload: Upload,
+        ticket: Ticket,
+        request: Request | None,
+        keep: bool,
+        then: Callable[[Inspection], T],
+    ) -> T:
+        """Score one image and let a thread for images make ``then`` of it.
+
+        ``request`` is watched, and the work dropped when its sender is gone.
+        """
+        ending, picture, inputs = await self.off(self._prepare, model, upload, ticket)
         run = partial(engine.read, model.scorer)
         reading = await self._on_device(Work(model, inputs, run), request)
-        return await self.off(self._finish, model, upload, picture, reading, header.ending, keep)
+        return await self.off(self._finish, model, upload, picture, reading, ending, keep, then)
 
     async def explain(
         self, model: Model, upload: Upload, ticket: Ticket, request: Request, xy: tuple[float, float] | None
     ) -> tuple[Explanation, Picture]:
         """Why a pixel of an image, or its peak, has its score."""
         detector = model.detector
-        header = await self.off(read_header, upload.data, self.settings.limits)
-        ticket.claim(header.cost)
-        picture = await self.off(decode, upload.data)
+        _, picture = await self.off(self._open, upload, ticket)
 
         def run(_items: Sequence[Any]) -> list[Explanation]:
             return [engine.explain(detector, picture, xy)]
@@ -184,16 +188,40 @@ class Service:
             gone.cancel()
             future.cancel()
 
+    def _open(self, upload: Upload, ticket: Ticket) -> tuple[str, Picture]:
+        """The ending and the pixels of an image, once its size is known and there is room for it."""
+        header = read_header(upload.data, self.settings.limits)
+        ticket.claim(header.cost)
+        return header.ending, decode(upload.data)
+
+    def _prepare(self, model: Model, upload: Upload, ticket: Ticket) -> tuple[str, Picture, engine.Input]:
+        ending, picture = self._open(upload, ticket)
+        return ending, picture, engine.prepare(model.scorer, picture)
+
     def _finish(
-        self, model: Model, upload: Upload, picture: Picture, reading: engine.Reading, ending: str, keep: bool
-    ) -> Inspection:
+        self,
+        model: Model,
+        upload: Upload,
+        picture: Picture,
+        reading: engine.Reading,
+        ending: str,
+        keep: bool,
+        then: Callable[[Inspection], T],
+    ) -> T:
         prediction = engine.judge(model.scorer, picture, reading)
         self.metrics.scored(model.name, prediction.score, prediction.is_anomalous)
         number = self._keep(model, upload, picture, prediction, ending) if keep else None
-        return Inspection(model, upload, picture, prediction, number)
+        return then(Inspection(model, upload, picture, prediction, number))
 
     def _keep(self, model: Model, upload: Upload, picture: Picture, prediction: Prediction, ending: str) -> int:
         limits, digest = self.settings.limits, upload.digest
+        kept = (ending, len(upload.data)) if limits.kept_bytes else None
+        path = self.part_file(digest, ending)
+        if kept and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_name(f".{path.name}.{threading.get_ident()}.partial")
+            draft.write_bytes(upload.data)
+            draft.replace(path)
         number = self.store.add_verdict(
             Scored(
                 model.name,
@@ -208,16 +236,9 @@ class Service:
                 prediction.is_anomalous,
                 [region.to_dict() for region in prediction.regions],
                 jpeg(shrink(picture.rgb8(), _THUMBNAIL), quality=80),
-            )
+            ),
+            kept,
         )
-        if limits.kept_bytes:
-            path = self.part_file(digest, ending)
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                draft = path.with_name(f".{path.name}.{number}.partial")
-                draft.write_bytes(upload.data)
-                draft.replace(path)
-            self.store.add_part(digest, ending, len(upload.data))
         self._since_pruned += 1
         if self._since_pruned >= _PRUNE_EVERY:
             self._since_pruned = 0
@@ -262,18 +283,13 @@ class Service:
                 data = await self.off(Path(row["file"]).read_bytes)
                 with self.queue.ticket() as ticket:
                     upload = Upload(data, "image")
-                    done = await self.inspect(self.models.get(model), upload, ticket, None, keep=False)
-                score = done.prediction.score
+                    chosen = self.models.get(model)
+                    score = await self.inspect(chosen, upload, ticket, None, False, lambda done: done.prediction.score)
             except (Refusal, OSError, ProconError):
                 pass  # the score is for people to look at; that it was learned is what counts
             settle = partial(self.store.settle_feedback, row["id"], "learned", None, score, only="pending")
             await asyncio.to_thread(settle)
         self.changed()
-
-
-def _prepare(scorer: engine.Scorer, data: bytes) -> tuple[Picture, engine.Input]:
-    picture = decode(data)
-    return picture, engine.prepare(scorer, picture)
 
 
 async def _disconnected(request: Request) -> None:

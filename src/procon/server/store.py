@@ -82,12 +82,21 @@ class Store:
 
     # --------------------------------------------------------------------------------------------------- verdicts
 
-    def add_verdict(self, scored: Scored) -> int:
-        """Keep a verdict; its number."""
-        values = {**vars(scored), "regions": json.dumps(list(scored.regions)), "at": time.time()}
+    def add_verdict(self, scored: Scored, kept: tuple[str, int] | None = None) -> int:
+        """Keep a verdict; its number. ``kept`` is the ending and the size in bytes of its image, where that is kept."""
+        now = time.time()
+        values = {**vars(scored), "regions": json.dumps(list(scored.regions)), "at": now}
         names = ", ".join(values)
         marks = ", ".join("?" * len(values))
-        return self._write(self._quick, f"INSERT INTO verdicts ({names}) VALUES ({marks})", list(values.values()))
+        with self._lock, self._quick as connection:
+            cursor = connection.execute(f"INSERT INTO verdicts ({names}) VALUES ({marks})", list(values.values()))
+            if kept is not None:
+                connection.execute(
+                    "INSERT INTO parts (digest, ending, bytes, at) VALUES (?, ?, ?, ?) "
+                    "ON CONFLICT (digest) DO UPDATE SET at = excluded.at",
+                    [scored.digest, *kept, now],
+                )
+        return int(cursor.lastrowid or 0)
 
     def verdicts(
         self, model: str, limit: int, before: int | None = None, above: float | None = None, unseen: bool = False
@@ -121,15 +130,6 @@ class Store:
         )
         row = self._rows(sql, [threshold if threshold is not None else 1e300, model])[0]
         return int(row["every"]), int(row["waiting"])
-
-    def add_part(self, digest: str, ending: str, size: int) -> None:
-        """Note that the image of a verdict is kept."""
-        self._write(
-            self._quick,
-            "INSERT INTO parts (digest, ending, bytes, at) VALUES (?, ?, ?, ?) "
-            "ON CONFLICT (digest) DO UPDATE SET at = excluded.at",
-            [digest, ending, size, time.time()],
-        )
 
     def part(self, digest: str) -> str | None:
         """The ending of a kept image."""
