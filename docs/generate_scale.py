@@ -152,7 +152,7 @@ def published() -> str:
     paper = json.loads(PAPER.read_text(encoding="utf-8"))["main"]
     names = {"mvtec": "MVTec-AD", "visa": "VisA", "realiad": "Real-IAD"}
     cells = []
-    for system in ("SimpleNet", "INP-Former"):
+    for system in ("RD4AD", "SimpleNet", "Dinomaly", "INP-Former"):
         for key, name in names.items():
             values = paper[key][system]
             cells.append([system, name, *(str(values.get(column, "")) for column in ("i_auroc", "p_ap", "pauroc30"))])

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from procon.server.engine import group_sizes
 from procon.server.refusal import Redactor, Refusal
 from procon.server.scheduler import Queue, Work, Worker
 from procon.server.settings import is_loopback
@@ -187,3 +188,9 @@ def test_a_cleaned_name_is_one_harmless_name(name: str) -> None:
     cleaned = clean_name(name)
     assert 1 <= len(cleaned) <= 80
     assert not set(cleaned) & set("/\\\0\n\r\"'<>:|?*")
+
+
+def test_a_gpu_is_prepared_for_small_groups_and_the_largest() -> None:
+    assert group_sizes(64) == [64, 16, 8, 4, 2, 1]
+    assert group_sizes(8) == [8, 4, 2, 1]
+    assert group_sizes(3) == [3, 2, 1]

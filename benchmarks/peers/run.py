@@ -9,6 +9,7 @@ what is there is not run again. ``--lite`` is EfficientNet-Lite0, for peers that
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -34,8 +35,9 @@ from procon.images import open_image
 
 METRICS = ("i_auroc", "i_ap", "i_f1", "p_auroc", "p_ap", "p_f1", "aupro", "pauroc30")
 COSTS = ("fit_s", "score_ms", "peak_mib", "model_mib")
-Outcome = tuple[float, list[float], Scored, tuple[int, int], int, str]
-"""Seconds to fit, seconds of each image, scores and maps, size of the maps, bytes of the model, a note."""
+TIMED_STEPS = 4  # of a system that is trained, before it is given up or goes on
+Outcome = tuple[float, list[float], Scored, tuple[int, int], int]
+"""Seconds to fit, seconds of each image, scores and maps, size of the maps, bytes of the model."""
 
 
 def main() -> None:
@@ -47,7 +49,6 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=list(SYSTEMS))
     parser.add_argument("--categories", nargs="+")
     parser.add_argument("--limit", type=int, default=480, help="seconds after which a system is stopped")
-    parser.add_argument("--steps", type=int, default=100, help="steps of systems that are trained")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child is not None:
@@ -90,7 +91,7 @@ def attempt(arguments: argparse.Namespace, root: Path, category: str, name: str)
         path.write_text(json.dumps({"note": system.note}))
         return
     words = [sys.executable, "-W", "ignore", __file__, "--data", str(root), "--weights", str(arguments.weights)]
-    words += ["--run", str(arguments.run), "--steps", str(arguments.steps), "--child", name, category]
+    words += ["--run", str(arguments.run), "--limit", str(arguments.limit), "--child", name, category]
     words += ["--lite", str(arguments.lite)] if arguments.lite else []
     print(f"{category} {name} ...", flush=True)
     try:
@@ -112,7 +113,7 @@ def measure_one(arguments: argparse.Namespace, root: Path, category: str, name: 
     listed = run.dataset.category(category)
     if system.settings is not None:
         config = replace(run.base, **system.settings)
-        fit, seconds, scored, size, model, note = ours(config, listed)
+        fit, seconds, scored, size, model = ours(config, listed)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if raw_name(run, name) == name:
             about = {"system": system.title, "size": size, "resize": None, "backbone": system.backbone}
@@ -123,7 +124,7 @@ def measure_one(arguments: argparse.Namespace, root: Path, category: str, name: 
         from weights import provide
 
         provide(arguments.weights, arguments.lite)
-        fit, seconds, scored, size, model, note = theirs(system, listed, arguments.steps)
+        fit, seconds, scored, size, model = theirs(system, listed, arguments.limit)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         about = {
             "system": f"anomalib {system.title}",
@@ -137,7 +138,8 @@ def measure_one(arguments: argparse.Namespace, root: Path, category: str, name: 
         "score_ms": round(1000 * statistics.median(seconds), 1),
         "peak_mib": round(peak / 1024),
         "model_mib": round(model / 2**20, 1),
-        "note": "; ".join(text for text in (system.note, note) if text),
+        "load": round(os.getloadavg()[0], 1),
+        "note": system.note,
     }
     cost_file(run, category, name).write_text(json.dumps(costs))
 
@@ -158,14 +160,32 @@ def ours(config: Config, listed: Category) -> Outcome:
         maps.append(seen.numpy())
     with tempfile.TemporaryDirectory() as folder:
         model = detector.save(Path(folder) / "part.procon").stat().st_size
-    return fit, seconds, Scored(np.array(scores, np.float32), np.stack(maps)), config.input_size, model, ""
+    return fit, seconds, Scored(np.array(scores, np.float32), np.stack(maps)), config.input_size, model
 
 
-def theirs(system: System, listed: Category, steps: int) -> Outcome:
-    """An anomalib model: fitted by Lightning as its own trainer arguments say, asked image by image, unnormalised."""
+def theirs(system: System, listed: Category, limit: int) -> Outcome:
+    """An anomalib model: fitted by Lightning as its own trainer arguments say, asked image by image, unnormalised.
+
+    One that is trained is given up after a few steps if all of them would take longer than ``limit`` seconds.
+    """
     from anomalib.data import Folder
     from anomalib.data.utils import read_image
-    from lightning.pytorch import Trainer, seed_everything
+    from lightning.pytorch import Callback, Trainer, seed_everything
+
+    class _Patience(Callback):
+        def __init__(self, steps: int, limit: float) -> None:
+            self._steps, self._limit, self._ends = steps, limit, list[float]()
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            self._ends.append(time.perf_counter())
+            if len(self._ends) == TIMED_STEPS + 1:  # the first warms up
+                step = (self._ends[-1] - self._ends[0]) / TIMED_STEPS
+                if step * self._steps > self._limit:
+                    hours = step * self._steps / 3600
+                    sys.exit(
+                        f"its {self._steps:,} steps of 8 images would take {hours:.0f} hours on two cores, {step:.1f} s "
+                        f"each ({TIMED_STEPS} were timed)"
+                    )
 
     seed_everything(0)
     assert system.make is not None
@@ -176,7 +196,8 @@ def theirs(system: System, listed: Category, steps: int) -> Outcome:
                   val_split_mode="none", test_split_mode="none")  # fmt: skip
     data.setup()
     settings = {key: value for key, value in model.trainer_arguments.items() if key != "devices"}
-    settings |= {"max_steps": steps} if system.trained else {}
+    if system.steps:
+        settings |= {"max_steps": system.steps, "callbacks": [_Patience(system.steps, limit)]}
     Trainer(accelerator="cpu", devices=1, logger=False, enable_progress_bar=False, enable_checkpointing=False,
             enable_model_summary=False, **settings).fit(model, train_dataloaders=data.train_dataloader())  # fmt: skip
     fit = time.perf_counter() - started
@@ -190,14 +211,12 @@ def theirs(system: System, listed: Category, steps: int) -> Outcome:
             scores.append(float(answer.pred_score.flatten()[0]))
             maps.append(answer.anomaly_map.reshape(answer.anomaly_map.shape[-2:]).float().numpy())
             seconds.append(time.perf_counter() - started)
-    note = f"{steps} steps of 8 images, a fraction of its training" if system.trained else ""
-    scored = Scored(np.array(scores, np.float32), np.stack(maps))
-    return fit, seconds, scored, maps[0].shape, own_bytes(model.model), note
+    return fit, seconds, Scored(np.array(scores, np.float32), np.stack(maps)), maps[0].shape, own_bytes(model.model)
 
 
 def own_bytes(model: torch.nn.Module) -> int:
     """Bytes of a model without the backbone, which ours leaves out too."""
-    extractor = ("feature_extractor.", "feature_encoder.", "encoder.")
+    extractor = ("feature_extractor.", "feature_encoder.", "encoder.", "backbone.", "patch_exec.")
     return sum(t.numel() * t.element_size() for name, t in model.state_dict().items() if not name.startswith(extractor))
 
 
@@ -219,7 +238,7 @@ def write_table(arguments: argparse.Namespace) -> None:
                     found["input"] = "x".join(map(str, run.load(category, raw).size))
                 rows.append(
                     {"system": name, "title": system.title, "backbone": system.backbone, "part": category, **found,
-                     **{key: costs.get(key, "") for key in COSTS}, "note": costs["note"]}
+                     **{key: costs.get(key, "") for key in (*COSTS, "load")}, "note": costs["note"]}
                 )  # fmt: skip
     print(f"wrote {write_rows('peers', rows)}")
 

@@ -35,6 +35,8 @@ def provide(vit: Path | None, lite: Path | None) -> None:
                 f"the weights of {model_name} cannot be had here; there are {', '.join(readers) or 'none'}"
             )
         settings.pop("pretrained_cfg", None)
+        if name == VIT and "img_size" not in settings:  # as stored it takes 518 pixels and nothing else
+            settings.setdefault("dynamic_img_size", True)
         model = plain(model_name, pretrained=False, **settings)
         missing, unexpected = model.load_state_dict(readers[name](), strict=False)
         if missing:  # a model cut off after its last feature map leaves weights unused, which is fine
