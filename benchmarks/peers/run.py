@@ -183,8 +183,8 @@ def theirs(system: System, listed: Category, limit: int) -> Outcome:
                 if step * self._steps > self._limit:
                     hours = step * self._steps / 3600
                     sys.exit(
-                        f"its {self._steps:,} steps of 8 images would take {hours:.0f} hours on two cores, {step:.1f} s "
-                        f"each ({TIMED_STEPS} were timed)"
+                        f"its {self._steps:,} steps of 8 images would take {hours:.0f} hours on two cores, "
+                        f"{step:.1f} s each ({TIMED_STEPS} were timed)"
                     )
 
     seed_everything(0)
