@@ -16,8 +16,9 @@ RESULTS = Path(__file__).parent / "results"
 
 def environment() -> dict[str, str]:
     """Hardware, versions, threads and commit, the same keys in every file."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    commit, changed = (
+        subprocess.run(["git", *words], capture_output=True, text=True, check=False, cwd=Path(__file__).parent).stdout
+        for words in (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", "../src"])
     )
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return {
@@ -27,8 +28,8 @@ def environment() -> dict[str, str]:
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "python": platform.python_version(),
-        # A copy without its history, on a borrowed machine, is told the commit it was made from.
-        "commit": commit.stdout.strip() or os.environ.get("PROCON_COMMIT", "unknown"),
+        # "+": with changes that no commit has. A copy without its history is told the commit it was made from.
+        "commit": commit.strip() + ("+" if changed else "") or os.environ.get("PROCON_COMMIT", "unknown"),
     }
 
 

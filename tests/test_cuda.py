@@ -75,8 +75,9 @@ def test_a_detector_scores_alike_on_cpu_and_gpu_alone_and_in_batches(
     together = on_gpu.predict(images)
     for image, batched in zip(images, together, strict=True):
         alone, reference = on_gpu.predict(image), on_cpu.predict(image)
-        assert alone.score == batched.score
-        assert np.array_equal(alone.heatmap, batched.heatmap)
+        # Products as tiny as these may be summed in another order where there are more; real ones are tested below.
+        assert alone.score == pytest.approx(batched.score, rel=1e-6)
+        np.testing.assert_allclose(alone.heatmap, batched.heatmap, rtol=1e-5, atol=1e-6)
         assert alone.score == pytest.approx(reference.score, rel=1e-3)
         assert abs(alone.heatmap - reference.heatmap).max() < 1e-3 * reference.heatmap.max()
 
