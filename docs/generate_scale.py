@@ -17,7 +17,7 @@ PAPER = DOCS.parent / "src" / "procon" / "evaluation" / "paper.json"
 COMMANDS = {
     "cluster": "python benchmarks/cluster.py --weights dinov2_vits14_dav2_fp16.safetensors --part mpdd/metal_plate",
     "sharded": "python benchmarks/sharded.py --weights dinov2_vits14_dav2_fp16.safetensors --part mpdd/metal_plate",
-    "peers": ".venvs/peers/bin/python benchmarks/peers/run.py --data mpdd --weights FILE --lite FILE --run DIR",
+    "peers": "benchmarks/peers/run.py --data hazelnut_toy mpdd --weights FILE --lite FILE --run DIR --limit 600",
 }
 PLACES = {"scale.md": ("cluster", "factory", "realiad", "sharded"), "peers.md": ("peers",)}
 METRICS = {"i_auroc": "I-AUROC", "p_auroc": "P-AUROC", "p_ap": "P-AP", "p_f1": "P-F1", "aupro": "AUPRO"}

@@ -139,7 +139,7 @@ def measure_one(arguments: argparse.Namespace, root: Path, category: str, name: 
         "peak_mib": round(peak / 1024),
         "model_mib": round(model / 2**20, 1),
         "load": round(os.getloadavg()[0], 1),
-        "note": system.note,
+        "note": "; ".join(text for text in (system.note, busy()) if text),
     }
     cost_file(run, category, name).write_text(json.dumps(costs))
 
@@ -212,6 +212,11 @@ def theirs(system: System, listed: Category, limit: int) -> Outcome:
             maps.append(answer.anomaly_map.reshape(answer.anomaly_map.shape[-2:]).float().numpy())
             seconds.append(time.perf_counter() - started)
     return fit, seconds, Scored(np.array(scores, np.float32), np.stack(maps)), maps[0].shape, own_bytes(model.model)
+
+
+def busy() -> str:
+    """What to say of times where other work ran beside: a system has no more threads than there are cores."""
+    return "times taken beside other work" if os.getloadavg()[0] > (os.cpu_count() or 1) + 0.5 else ""
 
 
 def own_bytes(model: torch.nn.Module) -> int:
