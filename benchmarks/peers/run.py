@@ -115,11 +115,9 @@ def measure_one(arguments: argparse.Namespace, root: Path, category: str, name: 
         config = replace(run.base, **system.settings)
         fit, seconds, scored, size, model = ours(config, listed)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        if raw_name(run, name) == name:
-            about = {"system": system.title, "size": size, "resize": None, "backbone": system.backbone}
-            run.write(category, name, scored, listed.test, about)
-        else:
-            run.compute(category, [config], torch.device("cpu"), lambda *_: None)  # the same scores, as patch maps
+        variant = raw_name(run, name)
+        known = {"system": system.title} if variant == name else {"system": "procon", "config": config.to_dict()}
+        run.write(category, variant, scored, listed.test, {**known, "size": size, "backbone": system.backbone})
     else:
         from weights import provide
 
