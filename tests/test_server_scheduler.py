@@ -26,7 +26,14 @@ class Held:
         self.groups: list[list[Any]] = []
         self._go = threading.Event()
         self.worker.start()
-        self.worker.submit(Work(object(), None, lambda _: [self._go.wait(10)]))
+        busy = threading.Event()
+
+        def hold(_: Sequence[Any]) -> list[bool]:
+            busy.set()
+            return [self._go.wait(10)]
+
+        self.worker.submit(Work(object(), None, hold))
+        assert busy.wait(10)
 
     def submit(self, key: object, item: Any) -> "Future[Any]":
         def run(items: Sequence[Any]) -> list[Any]:
@@ -146,6 +153,27 @@ def test_a_rush_shortens_the_line_until_it_is_over(monkeypatch: pytest.MonkeyPat
         for _ in range(9):
             many.enter_context(queue.ticket()).claim(1)
     assert queue.places == 2  # never fewer than can be worked on at a time
+
+
+def test_when_a_rush_begins_those_who_came_last_are_refused_too() -> None:
+    queue = Queue(6, 10**9, most_seconds=1.0, least=2)
+    held = Held(1, queue)
+    with ExitStack() as others:
+        for _ in range(6):
+            others.enter_context(queue.ticket()).claim(1)
+        futures = [held.submit("m", number) for number in range(6)]
+        preparing = held.worker.submit(Work("n", 6, list, timed=False))
+        queue.took(0.5)
+        with pytest.raises(Refusal), queue.ticket():
+            pass
+    assert queue.refused == 5
+    for late in futures[2:]:
+        with pytest.raises(Refusal) as refused:
+            late.result(1)
+        assert refused.value.status_code == 503 and refused.value.headers == {"retry-after": "1"}
+    held.release()
+    assert [future.result() for future in futures[:2]] == ["m 0", "m 1"]
+    assert preparing.result() == 6  # a model that is being loaded waits its turn
 
 
 def test_one_that_is_still_sending_has_no_place_in_the_line_yet() -> None:

@@ -16,6 +16,11 @@ _SMOOTHING = 0.2  # weight of the latest image in the running mean of the time o
 _CALM_SECONDS, _CALM_IMAGES = 5.0, 10.0  # a rush is over when nobody was refused for so long, or for so many images
 
 
+def _full(seconds: float) -> Refusal:
+    """For whoever is to come back after so many seconds."""
+    return Refusal(503, "the queue is full; try again shortly", {"retry-after": str(max(1, round(seconds)))})
+
+
 class Ticket:
     """A place in the queue, from before an image is received until its answer is ready."""
 
@@ -35,8 +40,8 @@ class Queue:
 
     A few clients that ask again and again all find a place. Once it has had to refuse somebody there are more of them
     than the device can serve, and a long line would only make everybody wait: until nobody has been refused for a
-    while, the line is as long as the device can work off in ``most_seconds``. So when a rush is over the next image is
-    answered within that time, on a slow machine too.
+    while, the line is as long as the device can work off in ``most_seconds``, and whoever came last of those beyond
+    that is refused too. So when a rush is over the next image is answered within that time, on a slow machine too.
     """
 
     def __init__(self, images: int, most_bytes: int, most_seconds: float, least: int = 2) -> None:
@@ -44,6 +49,8 @@ class Queue:
         self._lock = threading.Lock()
         self._images = self._bytes = self._line = 0
         self.refused = 0
+        self.shorten: Callable[[int], int] = lambda _places: 0
+        """Cuts the line in front of the device to so many places; how many that cost theirs."""
         self._refused_at = -math.inf
         self.seconds = 0.0
         """Running mean of the time the device takes for an image; 0 until the first."""
@@ -87,10 +94,10 @@ class Queue:
             ticket.bytes, ticket.waits = size, True
 
     def _refuse(self) -> Refusal:
-        self.refused += 1
         self._refused_at = time.monotonic()
-        wait = max(1, round(self._line * self.seconds))
-        return Refusal(503, "the queue is full; try again shortly", {"retry-after": str(wait)})
+        late = self.shorten(self.places)
+        self.refused += 1 + late
+        return _full((self._line - late) * self.seconds)
 
     def took(self, seconds: float) -> None:
         """Learn how long an image took."""
@@ -120,6 +127,7 @@ class Worker:
         self._stopping = False
         self._thread = threading.Thread(target=self._loop, name="procon-device", daemon=True)
         self.batches = 0
+        queue.shorten = self._shorten
 
     def start(self) -> None:
         """Begin."""
@@ -145,6 +153,18 @@ class Worker:
             self._waiting.append(work)
             self._ready.notify_all()
         return work.future
+
+    def _shorten(self, places: int) -> int:
+        """Refuse the images that came last of those that wait, beyond ``places``; how many."""
+        with self._ready:
+            kept, late = deque[Work](), list[Work]()
+            for work in self._waiting:
+                (late if work.timed and len(kept) >= places else kept).append(work)
+            self._waiting = kept
+        for work in late:
+            if work.future.set_running_or_notify_cancel():
+                work.future.set_exception(_full(places * self._queue.seconds))
+        return len(late)
 
     def _loop(self) -> None:
         while (group := self._next()) is not None:
