@@ -123,6 +123,8 @@ def wins(rows: list[Row]) -> list[str]:
         [row for row in ran if row["system"] in OURS],
         [row for row in ran if row["system"] not in (*OURS, *TUNED)],
     )
+    if not ours:
+        return ["Ours was not run on this part."]
     sentences = []
     for key, name in METRICS.items():
         mine = max(float(row[key]) for row in ours)
