@@ -260,6 +260,20 @@ def test_results_of_another_system_join_under_its_name(tmp_path: Path) -> None:
     assert "anomalib PatchCore" in written(run, tmp_path / "r.html", variant="anomalib-patchcore")
 
 
+def test_all_other_systems_have_pictures_and_names_of_their_own(tmp_path: Path) -> None:
+    run = make_run(tmp_path, categories=("flange",))
+    samples = run.dataset.category("flange").test
+    theirs = Scored(np.arange(len(samples), dtype=np.float32), np.ones((len(samples), 30, 40), np.float32))
+    for name in ("PaDiM", "PatchCore", "PatchCore-lite", "SuperADD", "RD", "CFA"):
+        about = {"system": f"anomalib {name.removesuffix('-lite')}", "backbone": f"weights of {name}", "size": [30, 40]}
+        run.write("flange", name, theirs, samples, about)
+    shown = featured(run)
+    assert next(iter(shown)) == main_variant(run)
+    assert shown["PaDiM"] == "anomalib PaDiM"
+    assert shown["PatchCore-lite"] == "anomalib PatchCore on weights of PatchCore-lite"
+    assert len([title for title in shown.values() if title.startswith("anomalib")]) == 6
+
+
 def test_an_empty_run_says_how_to_fill_it(tmp_path: Path) -> None:
     run = make_run(tmp_path, variants=[])
     with pytest.raises(ConfigError, match="holds no results yet; make some with procon bench or procon reproduce"):

@@ -116,7 +116,11 @@ def measure_one(arguments: argparse.Namespace, root: Path, category: str, name: 
         fit, seconds, scored, size, model = ours(config, listed)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         variant = raw_name(run, name)
-        known = {"system": system.title} if variant == name else {"system": "procon", "config": config.to_dict()}
+        known = (
+            {"system": system.title.replace("`", "")}
+            if variant == name
+            else {"system": "procon", "config": config.to_dict()}
+        )
         run.write(category, variant, scored, listed.test, {**known, "size": size, "backbone": system.backbone})
     else:
         from weights import provide

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from procon.evaluation.runs import SHARED, Run, variant_name
 from procon.evaluation.tables import build_table, spm
 
 SHOWN = 4
-"""At most so many variants have pictures and curves; all are in the tables."""
+"""At most so many variants of ours have pictures and curves; all are in the tables."""
 
 HARD, SPM, PROCON = "Hard NN", "SPM", "ProCon"
 
@@ -107,15 +108,18 @@ def main_variant(run: Run, wanted: str | None = None) -> str:
 
 
 def featured(run: Run, wanted: str | None = None) -> dict[str, str]:
-    """The variants with pictures and curves, the main one first, at most :data:`SHOWN`: variant -> title."""
-    stored = run.stored()
-    first = main_variant(run, wanted)
-    names = sorted({variant for variants in stored.values() for variant in variants})
-    order = [first, *reversed(paper_columns(run, list(stored)).values())]
+    """The variants with pictures and curves, the main one first: variant -> title.
+
+    At most :data:`SHOWN` of ours, and all that other systems wrote.
+    """
+    stored, others = run.stored(), other_systems(run)
+    names = sorted({variant for variants in stored.values() for variant in variants} - others.keys())
+    order = [main_variant(run, wanted), *reversed(paper_columns(run, list(stored)).values())]
     if len(names) <= SHOWN:
         order += names
     known = known_titles(run)
-    return {variant: title_of(variant, known) for variant in list(dict.fromkeys(order))[:SHOWN]}
+    chosen = dict.fromkeys([*list(dict.fromkeys(order))[:SHOWN], *others])
+    return {variant: title_of(variant, known) for variant in chosen}
 
 
 def known_titles(run: Run) -> dict[str, str]:
@@ -129,13 +133,16 @@ def known_titles(run: Run) -> dict[str, str]:
 
 
 def other_systems(run: Run) -> dict[str, str]:
-    """Results that another system wrote into the run: variant -> its name."""
-    named = {
-        variant: str(run.about(category, variant).get("system", "procon"))
-        for category, variants in run.stored().items()
-        for variant in variants
+    """Results that another system wrote into the run: variant -> its name, with its backbone if two have that name."""
+    stored = {variant: category for category, variants in run.stored().items() for variant in variants}
+    found = {variant: run.about(category, variant) for variant, category in sorted(stored.items())}
+    named = {variant: str(about.get("system", "procon")) for variant, about in found.items()}
+    shared = {name for name, count in Counter(named.values()).items() if count > 1}
+    return {
+        variant: f"{system} on {found[variant].get('backbone', variant)}" if system in shared else system
+        for variant, system in named.items()
+        if system != "procon"
     }
-    return {variant: system for variant, system in named.items() if system != "procon"}
 
 
 def title_of(variant: str, known: Mapping[str, str]) -> str:
