@@ -42,10 +42,19 @@ def _cpu() -> str:
     return f"{names[0] if names else platform.machine()} x{len(names)}"
 
 
+def read_rows(name: str) -> list[dict[str, str]]:
+    """The rows of ``results/<name>.csv``, none where it is not there."""
+    path = RESULTS / f"{name}.csv"
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
 def write_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
-    """Write ``results/<name>.csv``, each row with the environment behind its own columns."""
+    """Write ``results/<name>.csv``, each row with the environment behind its own columns; one that has it keeps it."""
     here = environment()
-    complete = [{**row, **here} for row in rows]
+    complete = [{**row, **{key: row.get(key, value) for key, value in here.items()}} for row in rows]
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.csv"
     with path.open("w", newline="", encoding="utf-8") as stream:

@@ -26,7 +26,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from systems import SYSTEMS, System
 
-from environment import write_rows
+from environment import read_rows, write_rows
 from procon import Config, Detector
 from procon.evaluation.datasets import Category, open_dataset
 from procon.evaluation.runs import Run, variant_name
@@ -116,11 +116,9 @@ def measure_one(arguments: argparse.Namespace, root: Path, category: str, name: 
         fit, seconds, scored, size, model = ours(config, listed)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         variant = raw_name(run, name)
-        known = (
-            {"system": system.title.replace("`", "")}
-            if variant == name
-            else {"system": "procon", "config": config.to_dict()}
-        )
+        known = {"system": "procon", "config": config.to_dict()}
+        if variant == name:
+            known = {"system": system.title.replace("`", "")}
         run.write(category, variant, scored, listed.test, {**known, "size": size, "backbone": system.backbone})
     else:
         from weights import provide
@@ -228,7 +226,7 @@ def own_bytes(model: torch.nn.Module) -> int:
 
 
 def write_table(arguments: argparse.Namespace) -> None:
-    """One row for each system and part that was tried."""
+    """One row for each system and part that was tried; of those that are not in this run, the rows there were."""
     rows = []
     for root in arguments.data:
         run = open_run(arguments, root)
@@ -247,6 +245,10 @@ def write_table(arguments: argparse.Namespace) -> None:
                     {"system": name, "title": system.title, "backbone": system.backbone, "part": category, **found,
                      **{key: costs.get(key, "") for key in (*COSTS, "load")}, "note": costs["note"]}
                 )  # fmt: skip
+    done = {(row["system"], row["part"]) for row in rows}
+    kept = [row for row in read_rows("peers") if (row["system"], row["part"]) not in done and row["system"] in SYSTEMS]
+    order, parts = list(SYSTEMS), list(dict.fromkeys(row["part"] for row in [*rows, *kept]))
+    rows = sorted([*rows, *kept], key=lambda row: (parts.index(row["part"]), order.index(row["system"])))
     print(f"wrote {write_rows('peers', rows)}")
 
 
