@@ -24,7 +24,6 @@ from environment import write_rows
 from plain import papers_form, plain_k_center
 from procon import Config, Detector
 from procon.folders import read_layout
-from procon.images import open_each
 from procon.kernels.coreset import k_center
 from procon.kernels.neighbors import Banks
 from procon.kernels.scoring import bank_residuals, image_residuals
@@ -156,12 +155,15 @@ def real_rows(weights: str, category: Path) -> list[dict[str, Any]]:
     config = Config(backbone="dinov2-small", weights=weights, precision="fp32")
     original = Detector(config, device="cpu").fit(layout.train)
 
-    def scores(precision: Literal["fp32", "bf16"], device: str) -> Tensor:
+    def moved(precision: Literal["fp32", "bf16"], device: str) -> Detector:
         detector = Detector(replace(config, precision=precision), device=device)
         assert original.memory is not None
-        detector.memory = original.memory.to(detector.device)
-        batches = [detector.score(pixels)[0].cpu() for _, pixels in detector.extractor.batches(open_each(tests))]
-        return torch.cat(batches)
+        detector.memory, detector.calibration = original.memory.to(detector.device), original.calibration
+        return detector
+
+    def scores(precision: Literal["fp32", "bf16"], device: str) -> Tensor:
+        detector = moved(precision, device)
+        return torch.cat([detector.score(pixels)[0].cpu() for _, pixels in detector.extractor.batches(tests)])
 
     reference, rows = scores("fp32", "cpu"), []
     for precision in ("fp32", "bf16"):
@@ -169,7 +171,23 @@ def real_rows(weights: str, category: Path) -> list[dict[str, Any]]:
         error = ((found - reference).abs() / reference).max().item()
         note = f"{len(tests)} images; " + ranking(found, reference, labels)
         rows.append(row(f"real image scores, cuda {precision} against cpu fp32", error, 0, "relative", note))
+    detector = moved("bf16", "cuda")
+    together, spread = seconds(lambda: list(detector.predict_each(tests)))
+    alone, _ = seconds(lambda: [detector.predict(path) for path in tests])
+    note = f"{len(tests) / together:.0f} images a second, {alone / together:.1f} times one by one"
+    each = 1000 / len(tests)
+    rows.append(row("files to predictions, ViT-S/14 bf16", together * each, spread * each, "ms/image", note))
     return rows
+
+
+def seconds(work: Callable[[], object]) -> tuple[float, float]:
+    """Median and spread of five calls, after one to warm up."""
+    times = []
+    for _ in range(6):
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times[1:]), max(times[1:]) - min(times[1:])
 
 
 def ranking(scores: Tensor, reference: Tensor, labels: Tensor) -> str:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from procon import Detector
+from procon.errors import ImageError
 from procon.images import open_image
 from procon.kernels.coreset import k_center
 from procon.kernels.neighbors import Banks
@@ -91,6 +92,21 @@ def test_a_recorded_graph_follows_its_input(tiny_backbone: Path) -> None:
     assert scores[0] == scores[2] != scores[1] == scores[3]
     batch = [result.score for result in detector.predict([first, second])]
     assert scores[:2] == batch
+
+
+def test_images_prepared_and_judged_in_threads_keep_their_order_and_their_errors(tiny_backbone: Path) -> None:
+    detector = Detector(tiny_config(tiny_backbone, precision="fp32"), device="cuda")
+    detector.fit([part_pixels(seed) for seed in range(8)])
+    images: list[Any] = [part_pixels(seed, defect=seed % 3 == 0) for seed in range(150)]
+    images[70] = "missing.png"
+    results = list(detector.predict_each(images))  # three groups
+    assert isinstance(results[70], ImageError)
+    for seed in (0, 63, 64, 69, 71, 149):
+        alone, found = detector.predict(images[seed]), results[seed]
+        assert not isinstance(found, ImageError)
+        assert alone.score == pytest.approx(found.score, rel=1e-6)
+        np.testing.assert_allclose(alone.heatmap, found.heatmap, rtol=1e-5, atol=1e-6)
+        assert alone.regions == found.regions
 
 
 @pytest.mark.parametrize("hidden", [384, 768])  # the second is projected

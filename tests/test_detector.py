@@ -25,7 +25,7 @@ from procon import (
     WeightsError,
     storage,
 )
-from procon.images import open_each, open_image, to_input
+from procon.images import open_image, to_input
 from procon.memory import FeatureStore
 from procon.prediction import Prediction
 from procon.reading import layer_maps
@@ -166,7 +166,7 @@ def test_statistics_of_good_images_put_layers_on_one_scale(tiny_backbone: Path, 
     images = good_parts(4)
     detector = fit(tiny_backbone, images, normalization="train")
     assert detector.memory is not None
-    pixels = torch.cat([pixels for _, pixels in detector.extractor.batches(open_each(images))])
+    pixels = torch.cat([pixels for _, pixels in detector.extractor.batches(images)])
     features = detector.extractor.features(pixels)
     kept = [
         layer_maps([layer[i : i + 1] for layer in features], detector.memory, detector.config, i)

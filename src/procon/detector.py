@@ -22,7 +22,7 @@ from procon.features import Extractor
 from procon.folders import inspection_images
 from procon.framing import frame_of, patch_at, patch_box
 from procon.history import Change
-from procon.images import ImageLike, Picture, as_list, is_batch, open_each, open_image
+from procon.images import ImageLike, Picture, as_list, in_order, is_batch, open_image
 from procon.kernels.consensus import median, top_mean
 from procon.kernels.cuda_graph import Recorded
 from procon.kernels.maps import pixel_map, resize_map
@@ -122,7 +122,7 @@ class Detector(LivingMemory):
         counted = self._counted(images, roi)
         with FeatureStore(len(items), patches, self.extractor.dims, counted=counted) as store:
             done = 0
-            for group, pixels in self.extractor.batches(open_each(items)):
+            for group, pixels in self.extractor.batches(items):
                 for picture in group:
                     if isinstance(picture, ImageError):  # readable a moment ago
                         raise picture
@@ -271,11 +271,19 @@ class Detector(LivingMemory):
     def predict_each(self, images: Iterable[ImageLike]) -> Iterator[Prediction | ImageError]:
         """Predictions one by one, in order; an image that cannot be used yields its error and the rest goes on."""
         self._fitted()
-        for group, pixels in self.extractor.batches(open_each(images)):
+        for group, pixels in self.extractor.batches(images):
             opened = [picture for picture in group if isinstance(picture, Picture)]
-            scored = zip(*self.read(pixels, opened[0].size), strict=True) if opened else iter(())
+            judged = iter(self._judge_all(opened, pixels) if opened else ())
             for picture in group:
-                yield picture if isinstance(picture, ImageError) else self.judge(picture, *next(scored))
+                yield picture if isinstance(picture, ImageError) else next(judged)
+
+    def _judge_all(self, pictures: list[Picture], pixels: Tensor) -> Iterator[Prediction]:
+        """Predictions for pictures and their pixels [N, 3, H, W]; what follows the device is shared among threads."""
+        found = (values.cpu() for values in self.read(pixels, pictures[0].size))
+        readings = zip(pictures, *found, strict=True)
+        if len(pictures) == 1:
+            return (self.judge(*reading) for reading in readings)
+        return in_order(lambda reading: self.judge(*reading), readings, self.extractor.workers, ahead=len(pictures))
 
     def score(self, pixels: Tensor, size: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
         """Preprocessed images [N, 3, H, W] to S_img [N] and pixel maps [N, H, W], both on the device.

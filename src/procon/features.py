@@ -1,6 +1,7 @@
 """Pixels to the vectors a memory holds: backbone tokens through G_l, one set per memory."""
 
 import itertools
+import os
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -10,7 +11,7 @@ from procon.backbone import Backbone
 from procon.config import PATCH, Config
 from procon.errors import ImageError
 from procon.framing import frame_of
-from procon.images import Picture, framed_input
+from procon.images import ImageLike, Picture, framed_input, in_order, open_image
 from procon.kernels.projection import gaussian_matrix, project
 from procon.kernels.tiling import tiled_tokens
 from procon.weights import Architecture
@@ -18,6 +19,7 @@ from procon.weights import Architecture
 _SCORING, _SELECTION = 0, 1  # what a random projection is for: part of its seed
 CUDA_BATCH = 64  # images of CUDA_PATCHES patches that are scored together on a GPU; fewer where they have more
 CUDA_PATCHES = 784
+CUDA_WORKERS = 8
 
 
 class Embedding:
@@ -67,6 +69,8 @@ class Extractor(Embedding):
     def __init__(self, backbone: Backbone, config: Config) -> None:
         super().__init__(backbone.architecture, config, backbone.device)
         self.backbone = backbone
+        self.workers = min(CUDA_WORKERS, os.cpu_count() or 1) if backbone.device.type == "cuda" else 2
+        """Threads for what is done to single images before and after the backbone, which needs the cores on a CPU."""
         self._config = config
 
     def tokens(self, pixels: Tensor) -> list[Tensor]:
@@ -84,16 +88,24 @@ class Extractor(Embedding):
         frame = frame_of(self._config, picture.size)
         return torch.from_numpy(framed_input(picture, self._config.input_size, frame.origin, frame.scaled))
 
-    def batches(self, pictures: Iterable[Picture | ImageError]) -> Iterator[tuple[list[Picture | ImageError], Tensor]]:
-        """Pictures in groups with the pixels [N, 3, H, W] of those that could be opened, in order.
+    def batches(self, images: Iterable[ImageLike]) -> Iterator[tuple[list[Picture | ImageError], Tensor]]:
+        """Images in groups, opened, with the pixels [N, 3, H, W] of those that could be, in order.
 
         On a CPU a group is one image: matrix sizes, and with them rounding, then never depend on the batch. So it is
-        where images are padded, as each then has patches of its own that count.
+        where images are padded, as each then has patches of its own that count. Threads prepare the next group.
         """
         config, size = self._config, 1
         if self.backbone.device.type == "cuda" and config.aspect == "stretch":
             size = max(1, CUDA_BATCH * CUDA_PATCHES // max(CUDA_PATCHES, config.grid[0] * config.grid[1]))
-        pictures = iter(pictures)
-        while group := list(itertools.islice(pictures, size)):
-            inputs = [self.prepare(picture) for picture in group if isinstance(picture, Picture)]
-            yield group, torch.stack(inputs) if inputs else torch.empty(0, 3, *config.input_size)
+        opened = in_order(self._open, images, self.workers, ahead=max(4, size))
+        while group := list(itertools.islice(opened, size)):
+            inputs = [pixels for _, pixels in group if pixels is not None]
+            pixels = torch.stack(inputs) if inputs else torch.empty(0, 3, *config.input_size)
+            yield [picture for picture, _ in group], pixels
+
+    def _open(self, image: ImageLike) -> tuple[Picture | ImageError, Tensor | None]:
+        try:
+            picture = open_image(image)
+        except ImageError as error:
+            return error, None
+        return picture, self.prepare(picture)

@@ -4,11 +4,11 @@ Needs numpy and Pillow only. Nothing here depends on a model.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ MAX_PIXELS = 2**27  # 134 megapixels; a heat map of that size is already half a 
 # Bilinear and antialiased, as anomaly detectors usually resize, so that published figures can be compared.
 FILTER = Image.Resampling.BILINEAR
 
+Item = TypeVar("Item")
+Done = TypeVar("Done")
 ImageLike = Any  # path, PIL image, numpy array or torch tensor; a type checker cannot see torch from here
 
 
@@ -314,15 +316,20 @@ def open_each(images: Iterable[ImageLike], ahead: int = 4) -> Iterator[Picture |
         except ImageError as error:
             return error
 
-    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="procon-decode") as pool:
-        waiting: deque[Future[Picture | ImageError]] = deque()
+    return in_order(attempt, images, ahead=ahead)
+
+
+def in_order(work: Callable[[Item], Done], items: Iterable[Item], workers: int = 2, ahead: int = 4) -> Iterator[Done]:
+    """``work`` done on items by threads, in the order of the items; at most ``ahead`` results wait to be taken."""
+    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="procon-decode") as pool:
+        waiting: deque[Future[Done]] = deque()
         try:
-            for image in images:
-                waiting.append(pool.submit(attempt, image))
+            for item in items:
+                waiting.append(pool.submit(work, item))
                 if len(waiting) > ahead:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
-        finally:  # a consumer that stops early must not wait for decoding nobody wants
+        finally:  # a consumer that stops early must not wait for work nobody wants
             for future in waiting:
                 future.cancel()

@@ -171,7 +171,7 @@ class LivingMemory(ABC):
 
     def _features(self, items: Sequence[ImageLike]) -> Iterator[tuple[list[Tensor], tuple[int, int]]]:
         """The embedded patches [1, P, D] per memory and the (height, width), image by image."""
-        for group, pixels in self.extractor.batches(open_each(items)):
+        for group, pixels in self.extractor.batches(items):
             for picture in group:
                 if isinstance(picture, ImageError):
                     raise picture

@@ -15,7 +15,6 @@ from procon.backbone import Backbone
 from procon.config import Config
 from procon.errors import ImageError
 from procon.features import Extractor
-from procon.images import open_each
 from procon.storage import atomic_text
 
 _SAVE_EVERY = 8  # images between two notes of how far we are
@@ -53,7 +52,7 @@ class TokenCache:
         files = {block: self._open(block) for block in backbone.layers}
         extractor = Extractor(backbone, replace(config, layers=backbone.layers))
         done = start
-        for group, pixels in extractor.batches(open_each(self.images[start:])):
+        for group, pixels in extractor.batches(self.images[start:]):
             for picture in group:
                 if isinstance(picture, ImageError):
                     raise picture
