@@ -118,7 +118,7 @@ def peers(rows: list[Row]) -> list[str]:
 
 def wins(rows: list[Row]) -> list[str]:
     """Where a peer is better than the better of ours on a part, in sentences."""
-    ran = [row for row in rows if row["fit_s"]]
+    ran = [row for row in rows if row["i_auroc"]]
     ours, others = (
         [row for row in ran if row["system"] in OURS],
         [row for row in ran if row["system"] not in (*OURS, *TUNED)],
@@ -141,7 +141,8 @@ def wins(rows: list[Row]) -> list[str]:
         ("model_mib", "of model"),
     ):
         mine = min(float(row[key]) for row in ours)
-        below = sorted((row for row in others if float(row[key]) < mine), key=lambda row: float(row[key]))
+        timed = [row for row in others if row[key]]  # what was trained elsewhere has no times here
+        below = sorted((row for row in timed if float(row[key]) < mine), key=lambda row: float(row[key]))
         if below:
             unit = key.rpartition("_")[2].replace("mib", "MiB")
             listed = ", ".join(f"{row['title']} on {row['backbone'].split(' ')[0]} ({row[key]})" for row in below)

@@ -76,7 +76,7 @@ SYSTEMS: dict[str, System] = {
     "anomalydino": System("AnomalyDINO", VIT_NAME, _anomaly_dino, note="all patches kept, input 392 instead of 252"),
     "patchcore": System("PatchCore, 1 %", VIT_NAME, _patchcore, note="on the blocks ProCon reads"),
     "superadd": System("SuperADD", VIT_NAME, _super_add, note="made for DINOv3"),
-    "dinomaly": System("Dinomaly", VIT_NAME, _dinomaly, steps=5000, resize=448),
+    "dinomaly": System("Dinomaly", VIT_NAME, _dinomaly, steps=5000, resize=448, note="sees and marks the centre only"),
     "patchcore-lite": System("PatchCore, 1 %", LITE_NAME, _patchcore_lite, note="its authors use a WideResNet-50"),
     "padim-lite": System("PaDiM", LITE_NAME, _padim, note="its authors use a ResNet-18 or a WideResNet-50"),
     "reverse-distillation": System("Reverse Distillation", "WideResNet-50", None, note=NO_WEIGHTS),
