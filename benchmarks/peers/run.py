@@ -213,8 +213,8 @@ def theirs(system: System, listed: Category, limit: int, device: str) -> Outcome
         images = DataLoader(data.train_data, 8, shuffle=True, num_workers=2, persistent_workers=True,
                             collate_fn=data.train_data.collate_fn)  # fmt: skip
     settings = {key: value for key, value in model.trainer_arguments.items() if key != "devices"}
-    if system.steps:
-        settings |= {"max_steps": system.steps, "callbacks": [_Patience(system.steps, limit)]}
+    if steps := system.steps or system.epochs * len(images):
+        settings |= {"max_steps": steps, "callbacks": [_Patience(steps, limit)]}
     Trainer(accelerator=device, devices=1, logger=False, enable_progress_bar=False, enable_checkpointing=False,
             enable_model_summary=False, **settings).fit(model, train_dataloaders=images)  # fmt: skip
     fit = time.perf_counter() - started

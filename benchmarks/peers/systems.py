@@ -25,6 +25,8 @@ class System:
     """Ours: what differs from the defaults."""
     steps: int = 0
     """Of gradient descent with 8 images each, where it is trained: as many as anomalib takes by default."""
+    epochs: int = 0
+    """Instead of steps, where anomalib counts so."""
     resize: int | None = None
     """Its input is the centre of an image resized to this square."""
     note: str = ""
@@ -67,6 +69,13 @@ def _dinomaly() -> Any:
     return Dinomaly(encoder_name=VIT, **PLAIN)
 
 
+def _inp_former() -> Any:
+    from anomalib.models import InpFormer
+
+    return InpFormer(encoder_name=VIT, **PLAIN)
+
+
+CENTRE = "sees and marks the centre only"
 NO_WEIGHTS = "not run: needs ImageNet weights of a ResNet, which cannot be had here"
 
 SYSTEMS: dict[str, System] = {
@@ -76,7 +85,8 @@ SYSTEMS: dict[str, System] = {
     "anomalydino": System("AnomalyDINO", VIT_NAME, _anomaly_dino, note="all patches kept, input 392 instead of 252"),
     "patchcore": System("PatchCore, 1 %", VIT_NAME, _patchcore, note="on the blocks ProCon reads"),
     "superadd": System("SuperADD", VIT_NAME, _super_add, note="made for DINOv3"),
-    "dinomaly": System("Dinomaly", VIT_NAME, _dinomaly, steps=5000, resize=448, note="sees and marks the centre only"),
+    "dinomaly": System("Dinomaly", VIT_NAME, _dinomaly, steps=5000, resize=448, note=CENTRE),
+    "inp-former": System("INP-Former", VIT_NAME, _inp_former, epochs=200, resize=448, note=CENTRE),
     "patchcore-lite": System("PatchCore, 1 %", LITE_NAME, _patchcore_lite, note="its authors use a WideResNet-50"),
     "padim-lite": System("PaDiM", LITE_NAME, _padim, note="its authors use a ResNet-18 or a WideResNet-50"),
     "reverse-distillation": System("Reverse Distillation", "WideResNet-50", None, note=NO_WEIGHTS),

@@ -1,12 +1,23 @@
 """From what the server knows to the shapes of its answers."""
 
+import base64
+import io
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from PIL import Image
 
 from procon.calibration import Calibration
 from procon.deploy import Runtime
 from procon.detector import Detector
+from procon.evidence import color_scale
 from procon.history import Change
-from procon.server.models import Entry
+from procon.inspection import OVERLAY_SIDE
+from procon.prediction import Explanation, Prediction
+from procon.render import overlay, shrink, shrink_map
+from procon.server import crops
+from procon.server.models import Entry, Model
 from procon.server.process import Progress
 from procon.server.schemas import (
     Box,
@@ -19,7 +30,7 @@ from procon.server.schemas import (
     ThresholdAnswer,
     VerdictAnswer,
 )
-from procon.server.service import Inspection, Service, small_map
+from procon.server.service import Inspection, Service
 
 
 def prediction_answer(done: Inspection, map_side: int, seconds: float) -> PredictionAnswer:
@@ -126,3 +137,49 @@ def verdict_answer(row: dict[str, Any]) -> VerdictAnswer:
 def feedback_answer(row: dict[str, Any]) -> FeedbackAnswer:
     """One piece of feedback."""
     return FeedbackAnswer(**{name: row[name] for name in FeedbackAnswer.model_fields})
+
+
+def small_map(prediction: Prediction, side: int) -> tuple[int, int, str]:
+    """Width, height and base64 float32 of the heat map with at most ``side`` pixels on a side."""
+    height, width = prediction.heatmap.shape
+    factor = min(1.0, side / max(height, width))
+    size = max(1, round(height * factor)), max(1, round(width * factor))
+    small = np.ascontiguousarray(shrink_map(prediction.heatmap, size), "<f4")
+    return size[1], size[0], base64.b64encode(small.tobytes()).decode()
+
+
+def overlay_png(inspection: Inspection) -> bytes:
+    """The part with its heat map over it."""
+    small = shrink(inspection.picture.rgb8(), OVERLAY_SIDE)
+    scorer: Any = inspection.model.scorer  # its calibration is all that colours need
+    painted = overlay(small, shrink_map(inspection.prediction.heatmap, small.shape[:2]), color_scale(scorer))
+    buffer = io.BytesIO()
+    Image.fromarray(painted).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def map_npy(prediction: Prediction) -> bytes:
+    """The heat map as a .npy file: float32 [height, width] of the image."""
+    buffer = io.BytesIO()
+    np.save(buffer, prediction.heatmap, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def explanation_patches(model: Model, found: Explanation) -> list[dict[str, Any]]:
+    """The normal patches of an explanation with their pictures, and no path of this machine."""
+    patches = []
+    for patch in found.normal_patches():
+        picture = crops.normal(model.detector, patch)
+        patches.append(
+            {
+                "image": Path(patch.image).name,
+                "number": patch.number,
+                "box": patch.box,
+                "weight": patch.weight,
+                "distance": patch.distance,
+                "picture": picture[0] if picture else None,
+                "inner": picture[1] if picture else None,
+                "missing": None if picture else "the training image can no longer be read",
+            }
+        )
+    return patches

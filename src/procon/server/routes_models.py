@@ -15,7 +15,14 @@ from procon.framing import patch_size
 from procon.history import Change, utc
 from procon.model_file import read_calibration, write_calibration
 from procon.server import crops
-from procon.server.answers import feedback_answer, model_answer, prediction_answer
+from procon.server.answers import (
+    explanation_patches,
+    feedback_answer,
+    map_npy,
+    model_answer,
+    overlay_png,
+    prediction_answer,
+)
 from procon.server.refusal import Refusal
 from procon.server.schemas import (
     ByRate,
@@ -29,7 +36,7 @@ from procon.server.schemas import (
     PredictionAnswer,
     Problem,
 )
-from procon.server.service import Inspection, Service, explanation_patches, map_npy, overlay_png
+from procon.server.service import Inspection, Service
 from procon.server.settings import NAME_PATTERN
 from procon.server.uploads import Upload, check_image, form, is_form, read_image, receiving, store_images
 

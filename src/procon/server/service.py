@@ -1,9 +1,7 @@
 """Everything a request needs, in one object: models, queue, device, store, jobs and metrics."""
 
 import asyncio
-import base64
 import fcntl
-import io
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -14,20 +12,16 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 from weakref import WeakSet
 
-import numpy as np
 from fastapi import Request
-from PIL import Image
 from starlette.requests import ClientDisconnect
 
 from procon.backbone import Backbone
 from procon.detector import Detector, resolve_device
 from procon.errors import ConfigError, ProconError
-from procon.evidence import color_scale
 from procon.images import Picture
-from procon.inspection import OVERLAY_SIDE
 from procon.prediction import Explanation, Prediction
-from procon.render import jpeg, overlay, shrink, shrink_map
-from procon.server import crops, engine
+from procon.render import jpeg, shrink
+from procon.server import engine
 from procon.server.jobs import Jobs
 from procon.server.metrics import Metrics
 from procon.server.models import Model, Models, Watcher, share_backbone
@@ -306,49 +300,3 @@ def _lock(path: Path) -> IO[str]:
         stream.close()
         raise ConfigError(f"{path.parent}: another server is using this folder; stop it, or give --state") from None
     return stream
-
-
-def small_map(prediction: Prediction, side: int) -> tuple[int, int, str]:
-    """Width, height and base64 float32 of the heat map with at most ``side`` pixels on a side."""
-    height, width = prediction.heatmap.shape
-    factor = min(1.0, side / max(height, width))
-    size = max(1, round(height * factor)), max(1, round(width * factor))
-    small = np.ascontiguousarray(shrink_map(prediction.heatmap, size), "<f4")
-    return size[1], size[0], base64.b64encode(small.tobytes()).decode()
-
-
-def overlay_png(inspection: Inspection) -> bytes:
-    """The part with its heat map over it."""
-    small = shrink(inspection.picture.rgb8(), OVERLAY_SIDE)
-    scorer: Any = inspection.model.scorer  # its calibration is all that colours need
-    painted = overlay(small, shrink_map(inspection.prediction.heatmap, small.shape[:2]), color_scale(scorer))
-    buffer = io.BytesIO()
-    Image.fromarray(painted).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
-
-
-def map_npy(prediction: Prediction) -> bytes:
-    """The heat map as a .npy file: float32 [height, width] of the image."""
-    buffer = io.BytesIO()
-    np.save(buffer, prediction.heatmap, allow_pickle=False)
-    return buffer.getvalue()
-
-
-def explanation_patches(model: Model, found: Explanation) -> list[dict[str, Any]]:
-    """The normal patches of an explanation with their pictures, and no path of this machine."""
-    patches = []
-    for patch in found.normal_patches():
-        picture = crops.normal(model.detector, patch)
-        patches.append(
-            {
-                "image": Path(patch.image).name,
-                "number": patch.number,
-                "box": patch.box,
-                "weight": patch.weight,
-                "distance": patch.distance,
-                "picture": picture[0] if picture else None,
-                "inner": picture[1] if picture else None,
-                "missing": None if picture else "the training image can no longer be read",
-            }
-        )
-    return patches
