@@ -5,6 +5,7 @@ The numbers come from ``benchmarks/results`` and, for published ones, from the p
 
 import csv
 import json
+import statistics
 from functools import partial
 from pathlib import Path
 
@@ -99,7 +100,7 @@ def sharded(rows: list[Row]) -> list[str]:
 def peers(rows: list[Row]) -> list[str]:
     """A table for each part, where a peer wins, and what is published only."""
     parts = list(dict.fromkeys(row["part"] for row in rows))
-    texts = []
+    texts = overall(rows, parts)
     for part in parts:
         here = [row for row in rows if row["part"] == part]
         texts.append(f"### {part}")
@@ -114,6 +115,28 @@ def peers(rows: list[Row]) -> list[str]:
             )
         texts += [table(head, cells), wrap(" ".join(wins(here)))]
     return [*texts, "### Published only", published()]
+
+
+def overall(rows: list[Row], parts: list[str]) -> list[str]:
+    """Means over the parts of every system that has numbers on all of them, and which is highest in what."""
+    lines: list[tuple[str, dict[str, float]]] = []
+    for system in dict.fromkeys(row["system"] for row in rows):
+        ran = [row for row in rows if row["system"] == system and row["i_auroc"]]
+        if len(ran) == len(parts):
+            name = f"{ran[0]['title']} on {ran[0]['backbone'].split(' ')[0]}"
+            known = [key for key in (*METRICS, *COSTS) if all(row[key] for row in ran)]
+            lines.append((name, {key: statistics.mean(float(row[key]) for row in ran) for key in known}))
+    best = {key: max(means[key] for _, means in lines) for key in METRICS}
+    cells = []
+    for name, means in lines:
+        scores = [f"**{means[key]:.1f}**" if means[key] == best[key] else f"{means[key]:.1f}" for key in METRICS]
+        cells.append([name, *scores, *(f"{means[key]:.0f}" if key in means else "" for key in COSTS)])
+    highest = (
+        f"{title}: {next(name for name, means in lines if means[key] == best[key])} ({best[key]:.1f})"
+        for key, title in METRICS.items()
+    )
+    shown = table(["mean over the parts", *METRICS.values(), *COSTS.values()], cells)
+    return [f"### All {len(parts)} parts", shown, wrap(f"Highest: {'; '.join(highest)}.")]
 
 
 def wins(rows: list[Row]) -> list[str]:
