@@ -42,8 +42,25 @@ def test_where_a_peer_wins_is_said_in_words() -> None:
         "P-AP: other on ViT-S/14 (81.5) above our 80.",
         "Less to fit than our 10 s: other on ViT-S/14 (5.0).",
     ]
-    missing = row("gone", 99.0, 1.0) | {"fit_s": ""}  # was not run
+    missing = row("gone", 99.0, 1.0) | dict.fromkeys((*script.METRICS, *script.COSTS), "")  # was not run
     assert script.wins([row("procon", 80.0, 10.0), missing])[0].startswith("No peer")
+    elsewhere = row("trained", 99.0, 1.0) | dict.fromkeys(script.COSTS, "")  # its times are not of these cores
+    assert script.wins([row("procon", 80.0, 10.0), elsewhere]) == ["P-AP: trained on ViT-S/14 (99.0) above our 80."]
+
+
+def test_means_are_of_systems_that_ran_on_all_parts() -> None:
+    rows = [
+        {**row("procon", 80.0, 10.0), "part": "a"},
+        {**row("procon", 70.0, 20.0), "part": "b"},
+        {**row("trained", 90.0, 1.0), "part": "a"} | dict.fromkeys(script.COSTS, ""),
+        {**row("trained", 81.0, 1.0), "part": "b"},
+        {**row("once", 99.0, 1.0), "part": "a"},
+    ]
+    _, table, words = script.overall(rows, ["a", "b"])
+    assert "| procon on ViT-S/14 | **90.0** | **90.0** | 75.0 | **90.0** | **90.0** | 15 | 100 | 100 | 100 |" in table
+    assert "| trained on ViT-S/14 | **90.0** | **90.0** | **85.5** | **90.0** | **90.0** |  |  |  |  |" in table
+    assert "once" not in table
+    assert "P-AP: trained on ViT-S/14 (85.5)" in words
 
 
 def test_published_rows_are_the_papers() -> None:
