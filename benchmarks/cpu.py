@@ -8,10 +8,8 @@ Where a slow form is extrapolated from a measured prefix, the row says so.
 
 import argparse
 import json
-import statistics
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from plain import papers_form, plain_k_center
 from procon.kernels.coreset import k_center
 from procon.kernels.neighbors import Banks
 from procon.kernels.scoring import bank_residuals
+from timing import seconds
 
 PATCHES, BANKS, LAYERS = 784, 5, 4
 PEER = Path(__file__).parent / "peers" / "kcenter-cpu.json"
@@ -45,16 +44,6 @@ def product_k_center(values: Tensor, size: int, start: int) -> Tensor:
         picks.append(int(closest.argmax()))
         closest = torch.minimum(closest, norms + norms[picks[-1]] - 2 * (values @ values[picks[-1]]))
     return torch.tensor(picks)
-
-
-def seconds(work: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Median and spread (max - min)."""
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times), max(times) - min(times)
 
 
 def row(what: str, value: float, spread: float, settings: str, note: str = "") -> dict[str, Any]:

@@ -28,6 +28,7 @@ from procon.kernels.coreset import k_center
 from procon.kernels.neighbors import Banks
 from procon.kernels.scoring import bank_residuals, image_residuals
 from procon.memory import LayerMemory, Memory
+from timing import seconds
 
 PATCHES, DIMS, ANCHORS, BANKS, LAYERS = 784, 512, 8192, 5, 4
 TRAIN = 209 * PATCHES  # 163,856 patches: 5 % of them are 8,192
@@ -172,22 +173,14 @@ def real_rows(weights: str, category: Path) -> list[dict[str, Any]]:
         note = f"{len(tests)} images; " + ranking(found, reference, labels)
         rows.append(row(f"real image scores, cuda {precision} against cpu fp32", error, 0, "relative", note))
     detector = moved("bf16", "cuda")
-    together, spread = seconds(lambda: list(detector.predict_each(tests)))
-    alone, _ = seconds(lambda: [detector.predict(path) for path in tests])
+    detector.predict([*tests])  # compiles
+    detector.predict(tests[0])  # is recorded
+    together, spread = seconds(lambda: list(detector.predict_each(tests)), 5)
+    alone, _ = seconds(lambda: [detector.predict(path) for path in tests], 5)
     note = f"{len(tests) / together:.0f} images a second, {alone / together:.1f} times one by one"
     each = 1000 / len(tests)
     rows.append(row("files to predictions, ViT-S/14 bf16", together * each, spread * each, "ms/image", note))
     return rows
-
-
-def seconds(work: Callable[[], object]) -> tuple[float, float]:
-    """Median and spread of five calls, after one to warm up."""
-    times = []
-    for _ in range(6):
-        begin = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times[1:]), max(times[1:]) - min(times[1:])
 
 
 def ranking(scores: Tensor, reference: Tensor, labels: Tensor) -> str:

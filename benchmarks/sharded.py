@@ -9,7 +9,6 @@ the one fitted at once. Writes ``benchmarks/results/sharded.csv``.
 """
 
 import argparse
-import csv
 import json
 import resource
 import subprocess
@@ -22,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from environment import RESULTS, write_rows
+from environment import read_rows, write_rows
 from procon import Config, Detector
 from procon.evaluation.datasets import open_dataset, read_mask
 from procon.evaluation.metrics import evaluate
@@ -150,11 +149,9 @@ def part_line(arguments: argparse.Namespace, started: float) -> dict[str, Any]:
 
 def kept(only: str | None) -> list[dict[str, Any]]:
     """The lines of the file that are not measured again."""
-    path = RESULTS / "sharded.csv"
-    if only is None or not path.is_file():
+    if only is None:
         return []
-    with path.open(newline="", encoding="utf-8") as stream:
-        lines = [{key: line[key] for key in ("set", *COLUMNS)} for line in csv.DictReader(stream)]
+    lines = [{key: line[key] for key in ("set", *COLUMNS)} for line in read_rows("sharded")]
     return [line for line in lines if (line["set"] == "synthetic") == (only == "part")]
 
 

@@ -140,18 +140,18 @@ def measure_one(arguments: argparse.Namespace, root: Path, category: str, name: 
             "backbone": system.backbone,
         }
         run.write(category, f"anomalib-{name}", scored, listed.test, about)
-    costs = {
+    costs: dict[str, Any] = {
         "fit_s": round(fit, 1),
         "score_ms": round(1000 * statistics.median(seconds), 1),
         "peak_mib": round(peak / 1024),
         "model_mib": round(model / 2**20, 1),
         "load": round(os.getloadavg()[0], 1),
-        "note": "; ".join(text for text in (system.note, busy()) if text),
     }
+    remark = busy()
     if arguments.device == "cuda":  # what another machine takes must not stand in a column of these
-        there = f"on an {torch.cuda.get_device_name()}: {fit:.0f} s to fit, {costs['score_ms']} ms an image"
-        note = "; ".join(text for text in (system.note, there) if text)
-        costs |= {"fit_s": "", "score_ms": "", "peak_mib": "", "load": "", "note": note}
+        remark = f"on an {torch.cuda.get_device_name()}: {fit:.0f} s to fit, {costs['score_ms']} ms an image"
+        costs |= dict.fromkeys(("fit_s", "score_ms", "peak_mib", "load"), "")
+    costs["note"] = "; ".join(text for text in (system.note, remark) if text)
     cost_file(run, category, name).write_text(json.dumps(costs))
 
 

@@ -11,7 +11,7 @@ from procon.backbone import Backbone
 from procon.config import PATCH, Config
 from procon.errors import ImageError
 from procon.framing import frame_of
-from procon.images import ImageLike, Picture, framed_input, in_order, open_image
+from procon.images import AHEAD, WORKERS, ImageLike, Picture, framed_input, in_order, try_open
 from procon.kernels.projection import gaussian_matrix, project
 from procon.kernels.tiling import tiled_tokens
 from procon.weights import Architecture
@@ -69,8 +69,8 @@ class Extractor(Embedding):
     def __init__(self, backbone: Backbone, config: Config) -> None:
         super().__init__(backbone.architecture, config, backbone.device)
         self.backbone = backbone
-        self.workers = min(CUDA_WORKERS, os.cpu_count() or 1) if backbone.device.type == "cuda" else 2
-        """Threads for what is done to single images before and after the backbone, which needs the cores on a CPU."""
+        self.workers = min(CUDA_WORKERS, os.cpu_count() or 1) if backbone.device.type == "cuda" else WORKERS
+        """Threads for what is done to single images before and after the backbone."""
         self._config = config
 
     def tokens(self, pixels: Tensor) -> list[Tensor]:
@@ -97,15 +97,12 @@ class Extractor(Embedding):
         config, size = self._config, 1
         if self.backbone.device.type == "cuda" and config.aspect == "stretch":
             size = max(1, CUDA_BATCH * CUDA_PATCHES // max(CUDA_PATCHES, config.grid[0] * config.grid[1]))
-        opened = in_order(self._open, images, self.workers, ahead=max(4, size))
+        opened = in_order(self._open, images, self.workers, ahead=max(AHEAD, size))
         while group := list(itertools.islice(opened, size)):
             inputs = [pixels for _, pixels in group if pixels is not None]
             pixels = torch.stack(inputs) if inputs else torch.empty(0, 3, *config.input_size)
             yield [picture for picture, _ in group], pixels
 
     def _open(self, image: ImageLike) -> tuple[Picture | ImageError, Tensor | None]:
-        try:
-            picture = open_image(image)
-        except ImageError as error:
-            return error, None
-        return picture, self.prepare(picture)
+        picture = try_open(image)
+        return picture, None if isinstance(picture, ImageError) else self.prepare(picture)

@@ -32,6 +32,7 @@ MAX_PIXELS = 2**27  # 134 megapixels; a heat map of that size is already half a 
 # Bilinear and antialiased, as anomaly detectors usually resize, so that published figures can be compared.
 FILTER = Image.Resampling.BILINEAR
 
+WORKERS, AHEAD = 2, 4  # threads that decode, and images that may wait: the backbone needs the cores
 Item = TypeVar("Item")
 Done = TypeVar("Done")
 ImageLike = Any  # path, PIL image, numpy array or torch tensor; a type checker cannot see torch from here
@@ -307,19 +308,22 @@ def _digit_runs(text: str) -> list[str]:
     return runs[1:]
 
 
-def open_each(images: Iterable[ImageLike], ahead: int = 4) -> Iterator[Picture | ImageError]:
+def open_each(images: Iterable[ImageLike], ahead: int = AHEAD) -> Iterator[Picture | ImageError]:
     """Decode images in order, a few ahead in threads; one that cannot be used yields its error and the rest goes on."""
-
-    def attempt(image: ImageLike) -> Picture | ImageError:
-        try:
-            return open_image(image)
-        except ImageError as error:
-            return error
-
-    return in_order(attempt, images, ahead=ahead)
+    return in_order(try_open, images, ahead=ahead)
 
 
-def in_order(work: Callable[[Item], Done], items: Iterable[Item], workers: int = 2, ahead: int = 4) -> Iterator[Done]:
+def try_open(image: ImageLike) -> Picture | ImageError:
+    """:func:`open_image`, with the error as the result."""
+    try:
+        return open_image(image)
+    except ImageError as error:
+        return error
+
+
+def in_order(
+    work: Callable[[Item], Done], items: Iterable[Item], workers: int = WORKERS, ahead: int = AHEAD
+) -> Iterator[Done]:
     """``work`` done on items by threads, in the order of the items; at most ``ahead`` results wait to be taken."""
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="procon-decode") as pool:
         waiting: deque[Future[Done]] = deque()

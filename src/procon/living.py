@@ -30,7 +30,7 @@ from procon.errors import ConfigError, ImageError
 from procon.features import Extractor
 from procon.growth import extended, growth, merged, without
 from procon.history import Change, utc
-from procon.images import ImageLike, Picture, open_each
+from procon.images import ImageLike, Picture, try_open
 from procon.measuring import needs_measuring
 from procon.memory import FeatureStore, Memory
 from procon.training import Progress, TrainingImage, find_again, good_images
@@ -247,7 +247,7 @@ class LivingMemory(ABC):
         """Training image ``number`` of the memory: itself, else its thumbnail, else the reason why neither is there."""
         image = self._fitted().images[number]
         (source,) = find_again([image], self._held, self.training_folder)
-        (picture,) = open_each([source]) if not isinstance(source, ImageError) else (source,)
+        picture = source if isinstance(source, ImageError) else try_open(source)
         if isinstance(picture, ImageError) and image.thumbnail:
             with Image.open(io.BytesIO(image.thumbnail)) as thumbnail:
                 return Picture(np.asarray(thumbnail.convert("RGB")), image.name)
