@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -87,11 +88,15 @@ def explained(detector: Detector, image: Any) -> str:
 def freeze() -> dict[str, dict[str, str]]:
     """The state of every configuration, of edited models and of an export."""
     torch.set_num_threads(1)
-    parts = [render_part("good", seed, 160).image for seed in range(14)]
-    wide = [part[20:120] for part in parts]
     new = [render_part(kind, 100 + i, 160).image for i, kind in enumerate(("good", "scratch", "rust", "chipped_edge"))]
     found: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as folder:
+        parts, wide = [], []
+        for seed in range(14):
+            part = render_part("good", seed, 160).image
+            for pixels, paths in ((part, parts), (part[20:120], wide)):
+                paths.append(Path(folder) / f"{len(pixels)}-{seed}.png")
+                Image.fromarray(pixels).save(paths[-1])
         weights = write_tiny_backbone(Path(folder) / "tiny")
         base: dict[str, Any] = {
             "backbone": "dinov2-custom",
@@ -118,7 +123,7 @@ def freeze() -> dict[str, dict[str, str]]:
             edited = fitted(parts[:8], **settings)
             edited.partial_fit(parts[8:12])
             found[f"{name}: added"] = state(edited, new)
-            edited.forget(["image 3", "image 5"])
+            edited.forget([parts[3], parts[5]])
             found[f"{name}: forgotten"] = state(edited, new)
             edited.merge(fitted([parts[12], parts[13], wide[0]], **settings))
             found[f"{name}: merged"] = state(edited, new)
@@ -126,7 +131,7 @@ def freeze() -> dict[str, dict[str, str]]:
             found[f"{name}: calibrated"] = state(edited, new)
             edited.save(Path(folder) / "model.procon")
             found[f"{name}: loaded"] = state(Detector.load(Path(folder) / "model.procon", device="cpu"), new)
-        suspects = fitted([*parts[:9], new[2]]).suspects()
+        suspects = fitted([*parts[:9], wide[9]]).suspects()
         found["suspects"] = {"ranking": digest([float(s.number) for s in suspects], [s.excess for s in suspects])}
         from procon.deploy import Runtime
         from procon.deploy.export import export
