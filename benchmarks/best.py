@@ -15,10 +15,10 @@ import numpy as np
 
 from environment import write_rows
 from procon import Config, Detector
-from procon.evaluation.datasets import open_dataset, read_mask
-from procon.evaluation.leaderboard import IMAGE, PIXEL, samples_of
+from procon.evaluation.data.datasets import open_dataset, read_mask
 from procon.evaluation.metrics import evaluate
-from procon.images import open_image
+from procon.vision.images import open_image
+from research.leaderboard import IMAGE, PIXEL, samples_of
 
 
 def measure(part: Path, recipe: str, config: Config, device: str) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from PIL import Image
 
 from environment import write_rows
 from procon import Config, Detector
-from procon.images import open_image, to_input
-from procon.inspection import find_images, inspect
+from procon.results.inspection import find_images, inspect
 from procon.scale.cluster import Cluster, Unit, Workers, values
 from procon.scale.images import inspect_on
+from procon.vision.images import open_image, to_input
 
 
 def ignore(*_: object) -> None:

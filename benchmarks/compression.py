@@ -21,12 +21,12 @@ from torch import Tensor
 from environment import write_rows
 from procon import Config, Detector
 from procon.config import CHOICES
-from procon.evaluation.datasets import read_mask
+from procon.evaluation.data.datasets import read_mask
 from procon.evaluation.metrics import evaluate
-from procon.folders import read_layout
-from procon.images import open_each
-from procon.kernels.consensus import top_mean
-from procon.reading import score_patches
+from procon.method.consensus import top_mean
+from procon.method.score import score_patches
+from procon.vision.folders import read_layout
+from procon.vision.images import open_each
 
 COLUMNS = ("i_auroc", "i_ap", "i_f1", "p_auroc", "p_ap", "p_f1", "aupro")
 

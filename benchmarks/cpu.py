@@ -19,9 +19,9 @@ from torch import Tensor
 
 from environment import write_rows
 from plain import papers_form, plain_k_center
-from procon.kernels.coreset import k_center
-from procon.kernels.neighbors import Banks
-from procon.kernels.scoring import bank_residuals
+from procon.method.coreset import k_center
+from procon.method.neighbors import Banks
+from procon.method.residual import bank_residuals
 from timing import seconds
 
 PATCHES, BANKS, LAYERS = 784, 5, 4

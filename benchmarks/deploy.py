@@ -24,11 +24,11 @@ import torch
 
 from environment import RESULTS, environment
 from procon import Config, Detector
+from procon.demo.parts import render_part
 from procon.deploy import Runtime
 from procon.deploy.export import export
-from procon.folders import training_images
-from procon.images import open_image, to_input
-from procon.parts import render_part
+from procon.vision.folders import training_images
+from procon.vision.images import open_image, to_input
 
 PAGE = Path(__file__).parent.parent / "docs" / "deploy.md"
 MARKS = "<!-- results of benchmarks/deploy.py -->\n", "<!-- end of results -->\n"

@@ -21,13 +21,14 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from procon import Config, Detector  # noqa: E402
 from tests.conftest import write_tiny_backbone  # noqa: E402
 
+from procon import Config, Detector  # noqa: E402
+
 try:
-    from procon.demo.parts import render_part
+    from procon.demo.run.parts import render_part
 except ModuleNotFoundError:  # the layout before the packages
-    from procon.parts import render_part
+    from procon.demo.parts import render_part
 
 SIDE = 112
 CONFIGURATIONS: dict[str, dict[str, Any]] = {

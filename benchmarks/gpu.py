@@ -23,11 +23,11 @@ from torch import Tensor
 from environment import write_rows
 from plain import papers_form, plain_k_center
 from procon import Config, Detector
-from procon.folders import read_layout
-from procon.kernels.coreset import k_center
-from procon.kernels.neighbors import Banks
-from procon.kernels.scoring import bank_residuals, image_residuals
-from procon.memory import LayerMemory, Memory
+from procon.method.coreset import k_center
+from procon.method.neighbors import Banks
+from procon.method.residual import bank_residuals, image_residuals
+from procon.model.memory import LayerMemory, Memory
+from procon.vision.folders import read_layout
 from timing import seconds
 
 PATCHES, DIMS, ANCHORS, BANKS, LAYERS = 784, 512, 8192, 5, 4

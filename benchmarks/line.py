@@ -19,8 +19,8 @@ from PIL import Image, ImageEnhance, ImageFilter
 
 from environment import write_rows
 from procon import Config, Detector, Prediction
-from procon.drift import measure_drift
-from procon.folders import read_layout
+from procon.results.drift import measure_drift
+from procon.vision.folders import read_layout
 
 
 def warmer(image: Image.Image) -> Image.Image:

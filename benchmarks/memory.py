@@ -15,9 +15,9 @@ import torch
 
 from environment import write_rows
 from procon import Config
-from procon.kernels.projection import gaussian_matrix
-from procon.memory import FeatureStore, build_layer
-from procon.plan import fit_bytes, resident_bytes
+from procon.method.projection import gaussian_matrix
+from procon.model.memory import FeatureStore, build_layer
+from procon.results.cost import fit_bytes, resident_bytes
 
 PATCHES, DIMS = 784, [512] * 4
 

@@ -17,11 +17,11 @@ import torch
 
 from environment import write_rows
 from procon import Config
-from procon.evaluation.datasets import open_dataset
-from procon.evaluation.reproduce import NAMES, protocol, reproduce
-from procon.evaluation.results import row_config
-from procon.evaluation.runs import Run, variant_name
-from procon.evaluation.tables import ALL, TABLES, build_table
+from procon.evaluation.data.datasets import open_dataset
+from procon.evaluation.paper.reproduce import NAMES, protocol, reproduce
+from procon.evaluation.paper.results import row_config
+from procon.evaluation.paper.tables import ALL, TABLES, build_table
+from procon.evaluation.runs.raw import Run, variant_name
 
 
 def measured_rows(run: Run, categories: list[str]) -> list[dict[str, Any]]:

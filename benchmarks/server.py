@@ -29,7 +29,7 @@ from typing import Any
 
 from environment import RESULTS, write_rows
 from procon import Config, Detector
-from procon.parts import write_set
+from procon.demo.parts import write_set
 
 TRAIN, TEST = 32, 24
 PROGRAM = "from procon.cli import main; main()"

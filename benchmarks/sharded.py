@@ -23,13 +23,13 @@ from torch import Tensor
 
 from environment import read_rows, write_rows
 from procon import Config, Detector
-from procon.evaluation.datasets import open_dataset, read_mask
+from procon.evaluation.data.datasets import open_dataset, read_mask
 from procon.evaluation.metrics import evaluate
-from procon.images import open_image
-from procon.kernels.coreset import k_center
+from procon.method.coreset import k_center
 from procon.scale.cluster import Here
 from procon.scale.family import fit_family
 from procon.scale.sharded import centers_of, first_pick
+from procon.vision.images import open_image
 
 DIMS, SEED, PIECE = 192, 1, 187_500
 COLUMNS = (

@@ -17,7 +17,7 @@ from typing import Any
 
 from environment import write_rows
 from procon import Config, Detector
-from procon.evaluation.datasets import open_dataset, read_mask
+from procon.evaluation.data.datasets import open_dataset, read_mask
 from procon.evaluation.metrics import evaluate
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -18,9 +18,9 @@ import numpy as np
 
 from environment import write_rows
 from procon import Config, Detector
-from procon.evaluation.datasets import Category, Sample, open_dataset, read_mask
+from procon.evaluation.data.datasets import Category, Sample, open_dataset, read_mask
 from procon.evaluation.metrics import evaluate
-from procon.images import open_each
+from procon.vision.images import open_each
 
 SHARES = (0.0, 0.05, 0.1, 0.2)
 

@@ -15,9 +15,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "best.md"
 sys.path[:0] = [str(ROOT / "benchmarks")]
 
-import research  # noqa: E402 - lies beside the other benchmarks, not in the package
 from procon.config import BEST, Config  # noqa: E402
-from procon.evaluation.leaderboard import IMAGE, PIXEL, Board, leave_one_part_out  # noqa: E402
+from research import plan  # noqa: E402
+from research.leaderboard import IMAGE, PIXEL, Board, leave_one_part_out  # noqa: E402
 
 PARTS = ("hazelnut_toy", "metal_plate", "bracket_white", "bracket_brown", "bracket_black")
 NAMES = {"i_auroc": "I-AUROC", "i_ap": "I-AP", "i_f1": "I-F1", "p_auroc": "P-AUROC", "p_ap": "P-AP", "p_f1": "P-F1"}
@@ -119,8 +119,8 @@ def numbers(boards: tuple[Board, Board], best: tuple[str, str]) -> str:
 def ablation(boards: tuple[Board, Board]) -> str:
     """The recipe with one thing changed."""
     pixel, image = boards
-    pairs = {name: tuple(one.name for one in pair) for name, pair in research.ABLATIONS.items()}
-    pairs["in tiles of 392 pixels"] = tuple(one.name for one in research.TILED["the whole recipe"])
+    pairs = {name: tuple(one.name for one in pair) for name, pair in plan.ABLATIONS.items()}
+    pairs["in tiles of 392 pixels"] = tuple(one.name for one in plan.TILED["the whole recipe"])
     pairs = {"`Config()`": (PAPER, PAPER), **pairs}
     whole = pairs["the whole recipe"]
     rows = []
@@ -153,7 +153,7 @@ def held_out(rows: list[dict[str, str]]) -> str:
 def tried(rows: list[dict[str, str]]) -> str:
     """How many readings each round had."""
     lines, seen = [], set()
-    for name, make in research.ROUNDS.items():
+    for name, make in plan.ROUNDS.items():
         mine = {row["reading"] for row in rows if row["round"] == name} - seen
         seen |= mine
         parts = {row["part"] for row in rows if row["round"] == name}
@@ -185,10 +185,10 @@ def cost(rows: list[dict[str, str]]) -> str:
 def page() -> str:
     """The text of docs/best.md."""
     rows = read("research.csv")
-    needed = {one.name for pair in (*research.ABLATIONS.values(), *research.TILED.values()) for one in pair} | {PAPER}
+    needed = {one.name for pair in (*plan.ABLATIONS.values(), *plan.TILED.values()) for one in pair} | {PAPER}
     final = [row for row in rows if row["reading"] in needed]
     boards = Board(final, PIXEL), Board(final, IMAGE)
-    best = (research.MAP.name, research.SCORE.name)
+    best = (plan.MAP.name, plan.SCORE.name)
     readings, seeds = len({row["reading"] for row in rows if row["p_ap"]}), sorted({int(row["seed"]) for row in final})
     gain = {part: seven(boards, best, part) - seven(boards, (PAPER, PAPER), part) for part in PARTS}
     worst = min(
@@ -199,12 +199,12 @@ def page() -> str:
     )
     where = rows[0]
     tiles = {
-        part: seven(boards, tuple(one.name for one in research.TILED["the whole recipe"]), part)  # type: ignore[arg-type]
+        part: seven(boards, tuple(one.name for one in plan.TILED["the whole recipe"]), part)  # type: ignore[arg-type]
         - seven(boards, best, part)
         for part in PARTS
     }
     ahead = [part for part in PARTS if tiles[part] > 0.05]
-    smaller = tuple(one.name for one in research.ABLATIONS["392 pixels and 5 %"])
+    smaller = tuple(one.name for one in plan.ABLATIONS["392 pixels and 5 %"])
     kept = statistics.fmean(seven(boards, smaller, part) - seven(boards, (PAPER, PAPER), part) for part in PARTS)
     whole = statistics.fmean(gain.values())
     return (
@@ -224,7 +224,7 @@ method's only randomness.
 All seven metrics together gain {min(gain.values()):.1f} to {max(gain.values()):.1f} points on a part and {whole:.1f} on
 the mean. The least change of any one metric on any part is {worst:+.2f} points.
 
-Command, on {where["device"]}: `python benchmarks/research.py --weights FILE PARTS` for all rounds, and
+Command, on {where["device"]}: `python benchmarks/research --weights FILE PARTS` for all rounds, and
 `--rounds finalists recipe tiled-recipe --seeds 0 100 200` for three seeds; `research.csv` joins these runs. The bench
 reproduces the `Config()` figures of [Benchmarks](benchmarks.md), and a test holds its readings to the detector's.
 

@@ -14,7 +14,7 @@ import scale_plans
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
-PAPER = DOCS.parent / "src" / "procon" / "evaluation" / "paper.json"
+PAPER = DOCS.parent / "src" / "procon" / "evaluation" / "paper" / "paper.json"
 COMMANDS = {
     "cluster": "python benchmarks/cluster.py --weights dinov2_vits14_dav2_fp16.safetensors --part mpdd/metal_plate",
     "sharded": "python benchmarks/sharded.py --weights dinov2_vits14_dav2_fp16.safetensors --part mpdd/metal_plate",

@@ -17,15 +17,15 @@ import typer
 from PIL import Image
 
 from procon.config import Config
-from procon.evaluation.charts import standalone
-from procon.evaluation.datasets import open_dataset
-from procon.evaluation.figures import layer_maps, place_name, qualitative_grid
-from procon.evaluation.lineup import columns_of, known_titles, main_variant, open_run, title_of
-from procon.evaluation.pictures import plain
-from procon.evaluation.runs import Run
-from procon.evaluation.tables import POOL
-from procon.evaluation.views import look
-from procon.parts import write_set
+from procon.demo.parts import write_set
+from procon.evaluation.data.datasets import open_dataset
+from procon.evaluation.paper.tables import POOL
+from procon.evaluation.report.charts import standalone
+from procon.evaluation.report.figures import layer_maps, place_name, qualitative_grid
+from procon.evaluation.report.lineup import columns_of, known_titles, main_variant, open_run, title_of
+from procon.evaluation.report.pictures import plain
+from procon.evaluation.report.views import look
+from procon.evaluation.runs.raw import Run
 
 IMAGES = Path(__file__).parent / "images"
 CATEGORY = "flange"

@@ -22,9 +22,9 @@ from tutorial_page import Page, draw_parts, table
 from tutorial_parts import Tale, copy_own, render_flanges
 
 from procon import Config, Detector, Prediction
-from procon.evidence import color_scale
-from procon.parts import DEFECT_KINDS
-from procon.render import ColorScale
+from procon.demo.parts import DEFECT_KINDS
+from procon.results.evidence import color_scale
+from procon.results.rendering import ColorScale
 
 MORE = 2  # false alarms to add after the first
 EVIDENCE_WIDTH = 1000  # pixels

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from procon import Prediction
 from procon.cli import app
-from procon.evidence import painted
-from procon.images import open_image
-from procon.render import ColorScale
+from procon.results.evidence import painted
+from procon.results.rendering import ColorScale
+from procon.vision.images import open_image
 
 SIDE, GAP, LINE = 168, 10, 20  # pixels: a part, the space between two, a line of text
 INK, BAD, GOOD = "#1c2024", "#c81e3c", "#1e7d46"

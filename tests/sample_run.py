@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 from procon import Config
-from procon.evaluation.datasets import Sample, open_dataset
-from procon.evaluation.runs import Run, variant_name
-from procon.evaluation.sweep import Scored
+from procon.evaluation.data.datasets import Sample, open_dataset
+from procon.evaluation.runs.raw import Run, variant_name
+from procon.evaluation.runs.sweep import Scored
 from tests.conftest import part_pixels
 
 SIZE = 56  # pixels of a map: 4 x 4 patches

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from procon import Config
-from procon.evaluation.datasets import open_dataset
-from procon.evaluation.runs import Run
+from procon.evaluation.data.datasets import open_dataset
+from procon.evaluation.runs.raw import Run
+from procon.model.training import Progress
 from procon.scale.categories import Place, _finish
-from procon.training import Progress
 from tests.test_runs import make_category
 
 CATEGORIES = ("lid", "plate", "tube")

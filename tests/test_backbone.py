@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from procon import Config
-from procon.backbone import Backbone, _resize_position, rebuild, used_tensors
 from procon.errors import ConfigError, WeightsError
-from procon.weights import Architecture, Weights, architecture_of, fingerprint
+from procon.vision.backbone import Backbone, _resize_position, rebuild, used_tensors
+from procon.vision.weights import Architecture, Weights, architecture_of, fingerprint
 from tests.conftest import tiny_config, write_tiny_backbone
 
 CPU = torch.device("cpu")

@@ -12,9 +12,9 @@ from PIL import Image
 
 from procon import Config, ConfigError, Detector, ImageError, ModelFileError
 from procon.config import BEST
-from procon.images import open_image
-from procon.kernels.levels import PRIOR
-from procon.reading import read_patches
+from procon.method.levels import PRIOR
+from procon.method.score import read_patches
+from procon.vision.images import open_image
 from tests import reference
 from tests.conftest import part_pixels, tiny_config
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from procon import ConfigError
-from procon.calibration import (
+from procon.model.calibration import (
     CONFIDENCE,
     Calibration,
     conformal_rank,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from procon.checks import check_folder
 from procon.cli import main
 from procon.errors import ImageError
-from procon.evaluation.datasets import BENCHMARKS
+from procon.evaluation.data.checks import check_folder
+from procon.evaluation.data.datasets import BENCHMARKS
 
 Check = Callable[..., tuple[int, str, list[str]]]
 

@@ -296,7 +296,7 @@ def test_embedded_backbone_needs_no_weights(
     run: Run, good_folder: Path, detector: Detector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = detector.save(tmp_path / "whole.procon", embed_backbone=True)
-    monkeypatch.setattr("procon.backbone.find_weights", lambda *_: pytest.fail("weights were looked for"))
+    monkeypatch.setattr("procon.vision.backbone.find_weights", lambda *_: pytest.fail("weights were looked for"))
     code, out, err = run("predict", path, good_folder, "--json")
     assert code == 0, err
     assert json.loads(out.splitlines()[0])["score"] == detector.predict(good_folder / "000.png").score

@@ -14,7 +14,7 @@ import typer
 
 from procon import Config, ConfigError
 from procon.cli import app, main
-from procon.flags import parse_settings, with_settings
+from procon.cli.flags import parse_settings, with_settings
 from tests.conftest import tiny_config
 from tests.test_runs import make_category
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from procon import Detector, storage
-from procon.model_file import read_calibration
+from procon import Detector
+from procon.model import storage
+from procon.model.file import read_calibration
 from tests.conftest import Run, part_pixels, tiny_config
 
 
@@ -223,7 +224,7 @@ def test_a_kill_while_writing_leaves_the_old_file(model: Path, tmp_path: Path) -
     before = model.read_bytes()
     code = (
         "import os, signal, pathlib\n"
-        "from procon import storage\n"
+        "from procon.model import storage\n"
         "pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"storage.rewrite_metadata(pathlib.Path({str(model)!r}), history=[])\n"
     )

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from procon import Detector, MissingExtraError
-from procon.kernels.neighbors import Banks, nearest_in_banks
-from procon.memory import inverted_file, pack_anchors, unpack_anchors
-from procon.storage import read_model
+from procon.method.neighbors import Banks, nearest_in_banks
+from procon.model.memory import inverted_file, pack_anchors, unpack_anchors
+from procon.model.storage import read_model
 from tests.conftest import part_pixels, tiny_config
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from procon.kernels.consensus import bank_consensus, layer_consensus, median, robust_normalize, top_mean
+from procon.method.consensus import bank_consensus, layer_consensus, median, robust_normalize, top_mean
 from tests import reference
 
 

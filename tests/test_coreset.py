@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from procon.kernels.coreset import densest, k_center, k_center_from, to_grid
+from procon.method.coreset import densest, k_center, k_center_from, to_grid
 from tests import reference
 
 Points = NDArray[np.float32]

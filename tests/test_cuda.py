@@ -9,10 +9,10 @@ import torch
 
 from procon import Detector
 from procon.errors import ImageError
-from procon.images import open_image
-from procon.kernels.coreset import k_center
-from procon.kernels.neighbors import Banks
-from procon.kernels.scoring import bank_residuals, image_residuals
+from procon.method.coreset import k_center
+from procon.method.neighbors import Banks
+from procon.method.residual import bank_residuals, image_residuals
+from procon.vision.images import open_image
 from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]

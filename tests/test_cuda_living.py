@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from procon import Detector
-from procon.kernels.coreset import k_center_from
+from procon.method.coreset import k_center_from
 from tests.conftest import part_pixels, tiny_config
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from procon.errors import ConfigError, ImageError
-from procon.evaluation.datasets import BENCHMARKS, Category, Sample, open_dataset, read_mask
-from procon.evaluation.layouts import match_masks
+from procon.evaluation.data.datasets import BENCHMARKS, Category, Sample, open_dataset, read_mask
+from procon.evaluation.data.layouts import match_masks
 
 
 def write(root: Path, *names: str) -> Path:

@@ -23,12 +23,12 @@ from procon import (
     ModelFileError,
     NotFittedError,
     WeightsError,
-    storage,
 )
-from procon.images import open_image, to_input
-from procon.memory import FeatureStore
+from procon.method.score import layer_maps
+from procon.model import storage
+from procon.model.memory import FeatureStore
 from procon.prediction import Prediction
-from procon.reading import layer_maps
+from procon.vision.images import open_image, to_input
 from tests import reference
 from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
 

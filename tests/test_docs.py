@@ -16,7 +16,7 @@ from PIL import Image
 
 from procon import Config, Prediction
 from procon.cli import app
-from procon.weights import Weights, read_path
+from procon.vision.weights import Weights, read_path
 from tests.conftest import part_pixels
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -279,7 +279,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_python_of_the_readme_runs(
     parts: Path, deep_weights: Weights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("procon.backbone.find_weights", lambda *_: deep_weights)
+    monkeypatch.setattr("procon.vision.backbone.find_weights", lambda *_: deep_weights)
     code = blocks(ROOT / "README.md", "python")
     assert code, "README.md has no Python block"
     namespace: dict[str, Any] = {}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from procon.drift import LEAST, LEVEL, Drift, measure_drift
+from procon.results.drift import LEAST, LEVEL, Drift, measure_drift
 
 values = st.lists(st.integers(0, 9).map(float), min_size=LEAST, max_size=40)  # with ties
 

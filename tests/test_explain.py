@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from procon import Config, ConfigError, Detector, Explanation, NotFittedError, Region
-from procon.evidence import draw_evidence, write_evidence
-from procon.explain import contributions
-from procon.framing import patch_at, patch_box
-from procon.images import open_image
-from procon.memory import Memory
+from procon.method.score import layer_maps, score_patches
+from procon.model.explanation import contributions
+from procon.model.memory import Memory
 from procon.prediction import Anchor, LayerEvidence
-from procon.reading import layer_maps, score_patches
+from procon.results.evidence import draw_evidence, write_evidence
+from procon.vision.framing import patch_at, patch_box
+from procon.vision.images import open_image
 from tests import reference
 from tests.conftest import part_pixels, tiny_config
 

@@ -21,8 +21,8 @@ from procon.deploy import export as module
 from procon.deploy.assemble import build_graph
 from procon.deploy.export import export
 from procon.deploy.parity import TOLERANCE, Difference, check_images, disturbed
-from procon.images import open_image
-from procon.kernels import maps
+from procon.method import maps
+from procon.vision.images import open_image
 from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
 
 pytest.importorskip("onnxruntime")

@@ -6,11 +6,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from procon.backbone import Backbone
 from procon.errors import ImageError
-from procon.features import Extractor
-from procon.images import Picture, open_image, to_input
-from procon.kernels.projection import gaussian_matrix
+from procon.method.projection import gaussian_matrix
+from procon.model.features import Extractor
+from procon.vision.backbone import Backbone
+from procon.vision.images import Picture, open_image, to_input
 from tests.conftest import part_pixels, tiny_config
 
 WIDTH = 32  # of the tiny backbone

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from procon.cli import app
 from procon.errors import ConfigError
-from procon.evaluation import figures, pictures
-from procon.evaluation.lineup import (
+from procon.evaluation.report import figures, pictures
+from procon.evaluation.report.lineup import (
     choose_stored,
     columns_of,
     layer_variants,
@@ -24,7 +24,7 @@ from procon.evaluation.lineup import (
     operating_points,
     paper_columns,
 )
-from procon.evaluation.runs import Run
+from procon.evaluation.runs.raw import Run
 from tests.sample_run import BASE, PROCON, add_variant, make_run
 
 SIDE, GAP, MARGIN = 96, 8, 16

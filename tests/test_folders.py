@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from procon.errors import ImageError
-from procon.folders import read_layout, training_images
+from procon.vision.folders import read_layout, training_images
 
 
 def write(root: Path, *names: str) -> Path:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from procon.errors import ImageError
-from procon.images import (
+from procon.vision.images import (
     Picture,
     as_list,
     crop_origin,
@@ -502,7 +502,7 @@ def test_stopping_does_not_wait_for_what_nobody_wants(monkeypatch: pytest.Monkey
         time.sleep(0.02)
         return Picture(image)
 
-    monkeypatch.setattr("procon.images.open_image", slow)
+    monkeypatch.setattr("procon.vision.images.open_image", slow)
     opened = open_each([RGB] * 100, ahead=50)
     next(opened)
     opened.close()  # type: ignore[attr-defined]

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from procon import Detector
-from procon.drift import measure_drift
-from procon.evidence import color_scale, painted
-from procon.gallery import Mark, make_card, write_gallery
-from procon.inspection import find_images, inspect
-from procon.regions import region_mask
+from procon.results.drift import measure_drift
+from procon.results.evidence import color_scale, painted
+from procon.results.gallery import Mark, make_card, write_gallery
+from procon.results.inspection import find_images, inspect
+from procon.results.regions import region_mask
 from tests.conftest import Run, part_pixels, tiny_config
 
 
@@ -104,7 +104,7 @@ def test_regions_are_coco_annotations(line: Detector, tmp_path: Path, run: Run) 
 
 def test_pycocotools_reads_the_masks(line: Detector) -> None:
     mask_tools = pytest.importorskip("pycocotools.mask")
-    from procon.regions import encode_rle
+    from procon.results.regions import encode_rle
 
     prediction = line.predict(part_pixels(100, defect=True))
     mask = region_mask(prediction.heatmap, prediction.regions[0])

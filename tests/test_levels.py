@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from procon.kernels.consensus import lower_quartile
-from procon.kernels.levels import PRIOR, anchor_levels, relative_residuals, residual_sums
+from procon.method.consensus import lower_quartile
+from procon.method.levels import PRIOR, anchor_levels, relative_residuals, residual_sums
 from tests import reference
 
 BANKS, PATCHES, NEIGHBORS, ANCHORS = 2, 30, 3, 7

@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 from procon import ConfigError, Detector, ImageError, NotFittedError
-from procon.growth import extended, growth, merged, without
-from procon.kernels.coreset import k_center_from
-from procon.memory import FeatureStore, LayerMemory, Memory
-from procon.training import TrainingImage
+from procon.method.coreset import k_center_from
+from procon.model.editing import extended, growth, merged, without
+from procon.model.memory import FeatureStore, LayerMemory, Memory
+from procon.model.training import TrainingImage
 from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
 
 CPU = torch.device("cpu")

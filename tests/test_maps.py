@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import ndimage
 
-from procon.kernels.maps import gaussian_blur, pixel_map, reflect_index, resize_map
+from procon.method.maps import gaussian_blur, pixel_map, reflect_index, resize_map
 from tests import reference
 
 TOLERANCE = 1e-5

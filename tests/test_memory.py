@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from procon.kernels.coreset import k_center, to_grid
-from procon.kernels.projection import gaussian_matrix
-from procon.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size, select_anchors
-from procon.training import TrainingImage
+from procon.method.coreset import k_center, to_grid
+from procon.method.projection import gaussian_matrix
+from procon.model.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size, select_anchors
+from procon.model.training import TrainingImage
 
 CPU = torch.device("cpu")
 

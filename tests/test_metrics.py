@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from procon.evaluation.counts import VALUE_BYTES, Highest
 from procon.evaluation.metrics import IMAGE_KEYS, PIXEL_KEYS, Metrics, curves, evaluate, image_curves
+from procon.evaluation.metrics.counts import VALUE_BYTES, Highest
 from tests import metric_reference as reference
 
 Image = tuple[NDArray[Any], NDArray[np.bool_]]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from procon.kernels.neighbors import Banks, nearest, nearest_in_banks
+from procon.method.neighbors import Banks, nearest, nearest_in_banks
 from tests import reference
 
 KINDS = ("gaussian", "lattice", "duplicated", "tiny", "huge", "offset")

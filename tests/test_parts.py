@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from procon.parts import DEFECT_KINDS, KINDS, render_part, render_set, write_set
+from procon.demo.parts import DEFECT_KINDS, KINDS, render_part, render_set, write_set
 
 SIZE = 160  # pixels; enough to resolve the thinnest scratch
 

@@ -12,7 +12,7 @@ import torch
 
 from procon import Detector, ProconError
 from procon.errors import ConfigError
-from procon.inspection import find_images, inspect
+from procon.results.inspection import find_images, inspect
 from procon.scale.categories import compute_on
 from procon.scale.cluster import ATTEMPTS, Cluster, Unit, values
 from procon.scale.images import inspect_on

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from procon.prediction import Region
-from procon.regions import encode_rle, find_regions, peak_region, region_mask
+from procon.results.regions import encode_rle, find_regions, peak_region, region_mask
 from tests import reference
 
 

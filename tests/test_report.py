@@ -20,13 +20,13 @@ from typer.testing import CliRunner
 
 from procon.cli import app
 from procon.errors import ConfigError
-from procon.evaluation import cases, charts, pictures
-from procon.evaluation.lineup import featured, main_variant, measured, open_run
-from procon.evaluation.report import write_report
-from procon.evaluation.runs import Run
-from procon.evaluation.sweep import Scored
-from procon.evaluation.tables import build_table
-from procon.evaluation.views import look
+from procon.evaluation.paper.tables import build_table
+from procon.evaluation.report import cases, charts, pictures
+from procon.evaluation.report.build import write_report
+from procon.evaluation.report.lineup import featured, main_variant, measured, open_run
+from procon.evaluation.report.views import look
+from procon.evaluation.runs.raw import Run
+from procon.evaluation.runs.sweep import Scored
 from tests.sample_run import BASE, PROCON, SIZE, add_variant, make_run
 
 NAME = "coreset_ratio=0.01"

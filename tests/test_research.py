@@ -11,8 +11,14 @@ import torch
 from PIL import Image
 
 from procon import Config, Detector
-from procon.evaluation.datasets import Category, open_dataset
-from procon.evaluation.leaderboard import (
+from procon.evaluation.data.datasets import Category, open_dataset
+from procon.method.levels import PRIOR
+from procon.method.maps import pixel_map
+from procon.method.residual import soft_residual
+from procon.vision.images import open_image
+from research import plan
+from research.bench import Bench, Reading, find_neighbors, image_scores, turn
+from research.leaderboard import (
     IMAGE,
     PIXEL,
     Board,
@@ -21,12 +27,7 @@ from procon.evaluation.leaderboard import (
     samples_of,
     score_metrics,
 )
-from procon.evaluation.readouts import Neighborhood, Normal, Readout, normal_statistics, read, residuals
-from procon.evaluation.research import Bench, Reading, find_neighbors, image_scores, turn
-from procon.images import open_image
-from procon.kernels.levels import PRIOR
-from procon.kernels.maps import pixel_map
-from procon.kernels.scoring import soft_residual
+from research.readouts import Neighborhood, Normal, Readout, normal_statistics, read, residuals
 from tests import reference
 from tests.conftest import part_pixels, tiny_config
 
@@ -281,9 +282,9 @@ def test_the_page_says_what_the_results_say(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_bench_and_the_settings_name_one_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
-    research, best = importlib.import_module("research"), Config.best()
-    for reading in (research.MAP, research.SCORE):
+    best = Config.best()
+    for reading in (plan.MAP, plan.SCORE):
         assert (reading.image_size, reading.tile, reading.layers) == (best.image_size, best.tile, best.layers)
         assert (reading.banks, reading.coreset_ratio) == (best.banks, best.coreset_ratio)
-    assert research.MAP.blur_sigma * best.input_size[0] / 392 == pytest.approx(best.blur_sigma)
-    assert research.SCORE.readout.shrinkage == PRIOR and research.SCORE.top_ratio == best.top_ratio
+    assert plan.MAP.blur_sigma * best.input_size[0] / 392 == pytest.approx(best.blur_sigma)
+    assert plan.SCORE.readout.shrinkage == PRIOR and plan.SCORE.top_ratio == best.top_ratio

@@ -15,16 +15,16 @@ import torch
 from PIL import Image
 
 from procon import Config, ConfigError, Detector
-from procon.backbone import Backbone
-from procon.evaluation.datasets import BENCHMARKS, open_dataset
+from procon.evaluation.data.datasets import BENCHMARKS, open_dataset
 from procon.evaluation.metrics import evaluate
-from procon.evaluation.protocol import judge
-from procon.evaluation.reproduce import NAMES, bench, choose_categories, protocol, reproduce
-from procon.evaluation.results import Cell, Line, Result, as_records, fill_table, row_config
-from procon.evaluation.runs import SHARED, Raw, Run, variant_name
-from procon.evaluation.sweep import Scored
-from procon.evaluation.tables import BOTTOM_3, POOL, TABLES, Row, Table, build_table, published
-from procon.evaluation.writers import to_csv, to_latex, to_markdown
+from procon.evaluation.paper.protocol import judge
+from procon.evaluation.paper.reproduce import NAMES, bench, choose_categories, protocol, reproduce
+from procon.evaluation.paper.results import Cell, Line, Result, as_records, fill_table, row_config
+from procon.evaluation.paper.tables import BOTTOM_3, POOL, TABLES, Row, Table, build_table, published
+from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
+from procon.evaluation.runs.raw import SHARED, Raw, Run, variant_name
+from procon.evaluation.runs.sweep import Scored
+from procon.vision.backbone import Backbone
 from tests.conftest import part_pixels, tiny_config
 
 CPU = torch.device("cpu")
@@ -92,7 +92,7 @@ def test_raw_results_are_those_of_a_detector(run: Run, small: dict[str, Any], da
 
 
 def _open(raw: Raw) -> list[Any]:
-    from procon.images import open_image
+    from procon.vision.images import open_image
 
     return [open_image(sample.path) for sample in raw.samples]
 
@@ -382,9 +382,9 @@ def test_reproduce_runs_what_is_missing_and_writes_the_tables(
         "banks": lambda _: Table("banks", "Banks", tuple(Row(f"B = {b}", {**small, "banks": b}) for b in (1, 2))),
         "pools": lambda _: Table("pools", "Pools", (Row("{-1, -3}", small),), subset=True),
     }
-    monkeypatch.setattr("procon.evaluation.reproduce.TABLES", tables)
-    monkeypatch.setattr("procon.evaluation.tables.TABLES", tables)
-    monkeypatch.setattr("procon.evaluation.reproduce.SPM", Row("SPM", {**small, "layer_fusion": "concat"}))
+    monkeypatch.setattr("procon.evaluation.paper.reproduce.TABLES", tables)
+    monkeypatch.setattr("procon.evaluation.paper.tables.TABLES", tables)
+    monkeypatch.setattr("procon.evaluation.paper.reproduce.SPM", Row("SPM", {**small, "layer_fusion": "concat"}))
     heard: list[tuple[str, str]] = []
     results = reproduce(
         run, ["pools", "banks"], run.dataset.categories, CPU, lambda c, stage, *_: heard.append((c, stage))
@@ -406,7 +406,7 @@ def test_bench_compares_with_the_paper_only_at_its_operating_point(
     assert all(cell.paper is None for line in result.lines for cell in line.cells.values())
     final = {**small, "coreset_ratio": 0.3}
     table = Table("per-category", "Categories", (Row("ProCon", final),), ("i_auroc", "p_ap"), per_category=True)
-    monkeypatch.setattr("procon.evaluation.reproduce.build_table", lambda *_: table)
+    monkeypatch.setattr("procon.evaluation.paper.reproduce.build_table", lambda *_: table)
     result = bench(run, replace(run.base, **small), run.dataset.categories, CPU, ignore)
     assert result.name == "per-category"
     assert result.lines[0].cells["p_ap"].paper == 97.17

@@ -18,14 +18,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from procon import BatchError, ConfigError, Detector, ImageError, ModelFileError
-from procon import regions as reference
-from procon.calibration import Calibration
 from procon.cli import app
 from procon.deploy import Runtime, load_any
 from procon.deploy.export import export
 from procon.deploy.manifest import Threshold, read_manifest
 from procon.deploy.numeric import find_regions, peak_region, resize_map
-from procon.kernels import maps
+from procon.method import maps
+from procon.model.calibration import Calibration
+from procon.results import regions as reference
 from tests.conftest import part_pixels, tiny_config
 
 Floats = NDArray[np.float32]
@@ -219,9 +219,8 @@ def test_drift_is_that_of_the_detector(tiny_backbone: Path, tmp_path: Path) -> N
 
 
 def test_an_exported_folder_has_the_facts_of_its_model(detector: Detector, runtime: Runtime) -> None:
-    from procon.demo import describe
 
-    assert runtime.describe() == describe(detector)
+    assert runtime.describe() == detector.describe()
     assert runtime.config == detector.config
 
 

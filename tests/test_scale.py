@@ -14,16 +14,15 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from procon import ConfigError, Detector, ImageError, ProconError
-from procon.coco import CocoFile
 from procon.errors import MissingExtraError
-from procon.evaluation.reproduce import reproduce
-from procon.evaluation.tables import Row, Table
-from procon.images import open_image
-from procon.inspection import Row as Scored
-from procon.inspection import find_images, inspect
-from procon.kernels.coreset import to_grid
-from procon.memory import select_anchors
+from procon.evaluation.paper.reproduce import reproduce
+from procon.evaluation.paper.tables import Row, Table
+from procon.method.coreset import to_grid
+from procon.model.memory import select_anchors
 from procon.prediction import Prediction
+from procon.results.coco import CocoFile
+from procon.results.inspection import Row as Scored
+from procon.results.inspection import find_images, inspect
 from procon.scale import cluster
 from procon.scale.categories import compute_on
 from procon.scale.cluster import Done, Here, Unit, cut, import_ray, values
@@ -31,6 +30,7 @@ from procon.scale.family import fit_family
 from procon.scale.images import inspect_on
 from procon.scale.parts import find_parts, fit_parts
 from procon.scale.sharded import FACTOR, centers_of, sharded_k_center
+from procon.vision.images import open_image
 from tests.conftest import Run as Cli
 from tests.conftest import part_pixels, tiny_config
 from tests.scale_data import CATEGORIES, make_dataset, make_run, metrics, raw_bytes, variants
@@ -137,9 +137,9 @@ def test_the_tables_of_reproduce_do_not_depend_on_who_computes(
         "banks": lambda _: Table("banks", "Banks", rows),
         "pools": lambda _: Table("pools", "Pools", rows[:1], subset=True),
     }
-    monkeypatch.setattr("procon.evaluation.reproduce.TABLES", tables)
-    monkeypatch.setattr("procon.evaluation.tables.TABLES", tables)
-    monkeypatch.setattr("procon.evaluation.reproduce.SPM", Row("SPM", {**small, "layer_fusion": "concat"}))
+    monkeypatch.setattr("procon.evaluation.paper.reproduce.TABLES", tables)
+    monkeypatch.setattr("procon.evaluation.paper.tables.TABLES", tables)
+    monkeypatch.setattr("procon.evaluation.paper.reproduce.SPM", Row("SPM", {**small, "layer_fusion": "concat"}))
     written = []
     for name, compute in (("alone", None), ("cut", compute_on(Wide("cpu"), ignore))):
         run = make_run(tmp_path / name, data, tiny_backbone)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from procon import Config, ConfigError, Detector
-from procon.framing import frame_of, patch_at, patch_box, patch_size
-from procon.images import Picture, framed_input, to_input
-from procon.memory import Memory
-from procon.scope import Scope, parse_roi, region_mask, scope_of
+from procon.model.memory import Memory
+from procon.vision.framing import frame_of, patch_at, patch_box, patch_size
+from procon.vision.images import Picture, framed_input, to_input
+from procon.vision.scope import Scope, parse_roi, region_mask, scope_of
 from tests.conftest import Run, part_pixels, tiny_config
 
 CPU = torch.device("cpu")
@@ -173,7 +173,7 @@ def test_background_enters_neither_memory_nor_score_nor_threshold_nor_map(tiny_b
 
 def test_scores_are_those_of_the_patches_that_count(tiny_backbone: Path) -> None:
     """By hand: the residuals of the counted patches alone, temperature and top-mean too."""
-    from procon.reading import score_patches
+    from procon.method.score import score_patches
 
     detector = fit(tiny_backbone, top_ratio=0.2)
     memory, config = memory_of(detector), detector.config

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from procon.kernels.projection import gaussian_matrix, project
-from procon.kernels.scoring import hard_residual, soft_residual, soft_weights, temperature
+from procon.method.projection import gaussian_matrix, project
+from procon.method.residual import hard_residual, soft_residual, soft_weights, temperature
 from tests import reference
 
 RTOL = 1e-5

@@ -394,7 +394,7 @@ def test_a_lost_connection_is_told_and_mended(
 
 
 def test_the_colours_are_those_of_reports(browser: Any, server: ServerProcess) -> None:
-    from procon import render
+    from procon.results import rendering as render
 
     page = browser.new_context().new_page()
     page.goto(server.url)

@@ -12,9 +12,17 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from procon import storage
 from procon.errors import ModelFileError
-from procon.storage import FORMAT, atomic_path, atomic_text, read_metadata, read_model, rewrite_metadata, write_model
+from procon.model import storage
+from procon.model.storage import (
+    FORMAT,
+    atomic_path,
+    atomic_text,
+    read_metadata,
+    read_model,
+    rewrite_metadata,
+    write_model,
+)
 
 METADATA = {"config": {"layers": [-3, -6], "seed": 42}, "calibration": {"scores": [0.1, 0.3125]}, "ü": None}
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from procon import ConfigError, Detector
 from procon.cli import main
-from procon.suspects import stand_out
+from procon.model.suspects import stand_out
 from tests.conftest import part_pixels, tiny_config
 
 

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from procon import Config, ConfigError, Detector
-from procon.backbone import Backbone
-from procon.evaluation import sweep as sweep_module
-from procon.evaluation.sweep import Scored, Sweep
-from procon.evaluation.tokens import TokenCache
+from procon.evaluation.runs import sweep as sweep_module
+from procon.evaluation.runs.sweep import Scored, Sweep
+from procon.evaluation.runs.tokens import TokenCache
+from procon.vision.backbone import Backbone
 from tests.conftest import part_pixels, tiny_config
 
 CPU = torch.device("cpu")

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from procon import Config, Detector
-from procon.kernels import tiling
-from procon.kernels.tiling import tile_starts, tile_weights, tiled_tokens
+from procon.method import tiling
+from procon.method.tiling import tile_starts, tile_weights, tiled_tokens
 from tests import reference
 from tests.conftest import tiny_config
 

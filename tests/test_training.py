@@ -8,8 +8,7 @@ import torch
 from PIL import Image
 
 from procon.errors import BatchError, ImageError
-from procon.images import open_image
-from procon.training import (
+from procon.model.training import (
     THUMBNAIL_SIDE,
     TrainingImage,
     digest_of,
@@ -18,6 +17,7 @@ from procon.training import (
     pack_thumbnails,
     unpack_thumbnails,
 )
+from procon.vision.images import open_image
 from tests.conftest import part_pixels
 
 

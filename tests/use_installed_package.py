@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import procon
-import procon.parts
+import procon.demo.parts
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -21,13 +21,13 @@ def main() -> None:
     for module in pkgutil.walk_packages(procon.__path__, "procon.", onerror=lambda _: None):
         if all(part not in module.name or find_spec(needed) for part, needed in optional.items()):
             importlib.import_module(module.name)
-    for data in ("evaluation/paper.json", "server/static/index.html"):
+    for data in ("evaluation/paper/paper.json", "server/static/index.html"):
         assert (Path(procon.__file__).parent / data).is_file(), f"{data} is not in the wheel"
     command = [str(Path(sys.executable).parent / "procon")]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         weights = random_backbone(folder / "backbone")
-        procon.parts.write_set(folder / "parts", train=4, good=1, defects_per_kind=1, size=64)
+        procon.demo.parts.write_set(folder / "parts", train=4, good=1, defects_per_kind=1, size=64)
         flags = ["--backbone", "dinov2-custom", "--weights", str(weights), "--image-size", "70", "--layers=-1,-2"]
         subprocess.run([*command, "fit", str(folder / "parts"), "-o", str(folder / "a.procon"), *flags], check=True)
         subprocess.run(

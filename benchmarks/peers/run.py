@@ -28,10 +28,10 @@ from systems import SYSTEMS, System
 
 from environment import read_rows, write_rows
 from procon import Config, Detector
-from procon.evaluation.datasets import Category, open_dataset
-from procon.evaluation.runs import Run, variant_name
-from procon.evaluation.sweep import Scored
-from procon.images import open_image
+from procon.evaluation.data.datasets import Category, open_dataset
+from procon.evaluation.runs.raw import Run, variant_name
+from procon.evaluation.runs.sweep import Scored
+from procon.vision.images import open_image
 
 METRICS = ("i_auroc", "i_ap", "i_f1", "p_auroc", "p_ap", "p_f1", "aupro", "pauroc30")
 COSTS = ("fit_s", "score_ms", "peak_mib", "model_mib")

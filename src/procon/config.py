@@ -63,7 +63,7 @@ class Config:
     backbone: str = "dinov2-base"
     """A DINOv2 by its Hugging Face name without ``facebook/``, or ``dinov2-custom`` with ``weights`` a folder."""
     weights: str | None = None
-    """A Hugging Face folder, ``.safetensors`` or ``.pth``; None finds them (see ``procon.weights``)."""
+    """A Hugging Face folder, ``.safetensors`` or ``.pth``; None finds them (see ``procon.vision.weights``)."""
     image_size: int | tuple[int, int] = 392
     """Input of the backbone in pixels, a side or (height, width), each a multiple of 14."""
     resize: int | None = None

@@ -12,30 +12,30 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from procon import model_file
-from procon.backbone import Backbone, rebuild
-from procon.calibration import Calibration
 from procon.config import Config
 from procon.errors import BatchError, ConfigError, ImageError, ModelFileError, NotFittedError
-from procon.explain import contributions, layer_evidence, peak_of
-from procon.features import Extractor
-from procon.folders import inspection_images
-from procon.framing import frame_of, patch_at, patch_box
-from procon.history import Change
-from procon.images import ImageLike, Picture, as_list, in_order, is_batch, open_image
-from procon.kernels.consensus import median, top_mean
-from procon.kernels.cuda_graph import Recorded
-from procon.kernels.maps import pixel_map, resize_map
-from procon.kernels.scoring import fused_neighbors
-from procon.living import Gauge, LivingMemory, without_path
-from procon.measuring import measured, needs_measuring
-from procon.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size, selectable
+from procon.method.consensus import median, top_mean
+from procon.method.cuda.graphs import Recorded
+from procon.method.maps import pixel_map, resize_map
+from procon.method.residual import fused_neighbors
+from procon.method.score import fuse_layers, in_scope, layer_maps, read_patches, score_patches
+from procon.model import file as model_file
+from procon.model.calibration import Calibration
+from procon.model.explanation import contributions, layer_evidence, peak_of
+from procon.model.features import Extractor
+from procon.model.history import Change
+from procon.model.living import Gauge, LivingMemory, without_path
+from procon.model.measuring import measured, needs_measuring
+from procon.model.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size, selectable
+from procon.model.suspects import LIMIT, Suspect, find_outliers
+from procon.model.training import Progress, TrainingImage, good_images
 from procon.prediction import Explanation, Prediction, Region
-from procon.reading import fuse_layers, in_scope, layer_maps, read_patches, score_patches
-from procon.regions import find_regions, peak_region
-from procon.scope import RoiLike, Scope, region_mask, scope_of
-from procon.suspects import LIMIT, Suspect, find_outliers
-from procon.training import Progress, TrainingImage, good_images
+from procon.results.regions import find_regions, peak_region
+from procon.vision.backbone import Backbone, rebuild
+from procon.vision.folders import inspection_images
+from procon.vision.framing import frame_of, patch_at, patch_box
+from procon.vision.images import ImageLike, Picture, as_list, in_order, is_batch, open_image
+from procon.vision.scope import RoiLike, Scope, region_mask, scope_of
 
 
 class Detector(LivingMemory):
@@ -91,7 +91,7 @@ class Detector(LivingMemory):
         Unreadable images raise :class:`BatchError` before any work; ``skip_bad`` leaves them out instead.
         ``thumbnails`` keeps a small copy of each, so that :meth:`explain` can show them when the folder is gone.
         ``roi`` says where the part is, in every image: a mask image, white on the part, or the corners (x, y) of a
-        polygon (see :func:`procon.scope.region_mask`). What lies outside enters neither memory, score nor threshold.
+        polygon (:func:`procon.vision.scope.region_mask`). What lies outside enters neither memory, score nor threshold.
         """
         report = progress or _silent
         items, training = good_images(images, report, skip_bad=skip_bad, thumbnails=thumbnails)
@@ -217,7 +217,7 @@ class Detector(LivingMemory):
     def suspects(self, *, limit: float = LIMIT, progress: Progress | None = None) -> list[Suspect]:
         """Every training image by how little the others explain it, worst first; those above ``limit`` are flagged.
 
-        If some "good" images hide defects, these are the ones to look at (see :mod:`procon.suspects`). The images are
+        If some "good" images hide defects, look at these first (see :mod:`procon.model.suspects`). The images are
         read again from their paths.
         """
         memory, report, config = self._fitted(), progress or _silent, self.config
@@ -462,6 +462,21 @@ class Detector(LivingMemory):
         detector.training_folder = None if training is None else Path(training)
         detector._embeds_backbone = bool(contents.backbone)
         return detector
+
+    def describe(self) -> list[str]:
+        """The fitted detector in a few lines for people."""
+        memory, config, known = self._fitted(), self.config, self.calibration
+        anchors = sum(len(layer.anchors) for layer in memory.layers)
+        tiles = f", in tiles of {config.tile}" if config.tile else ""
+        region = "" if memory.roi is None else f", {memory.roi.mean():.0%} of each as region of interest"
+        return [
+            f"backbone {config.backbone} from {self.extractor.backbone.source}",
+            f"fitted on {len(memory.images)} good images at {config.input_size[1]} x {config.input_size[0]} pixels"
+            f"{tiles}{region}",
+            f"{len(memory.layers)} layers x {config.banks} banks of {memory.layers[0].banks.shape[1]:,} anchors "
+            f"({anchors:,} distinct)",
+            *(known.describe(memory.names) if known else ["no threshold: fit on more images to get one"]),
+        ]
 
     def _fitted(self) -> Memory:
         if self.memory is None:

@@ -9,7 +9,7 @@ from procon.deploy.scoring import Counted, Layer, Readout, add_scoring
 from procon.deploy.sessions import INPUT, OUTPUTS
 from procon.deploy.vit import Vit, add_backbone
 from procon.detector import Detector
-from procon.scope import scope_of
+from procon.vision.scope import scope_of
 
 
 def build_graph(

@@ -32,9 +32,9 @@ from procon.deploy.quantize import Ranges, input_ranges
 from procon.deploy.sessions import INPUT, open_session
 from procon.detector import Detector
 from procon.errors import ConfigError, MissingExtraError, ModelFileError, NotFittedError
-from procon.evaluation.datasets import Sample
-from procon.images import MEAN, STD, ImageLike
-from procon.training import Progress
+from procon.evaluation.data.datasets import Sample
+from procon.model.training import Progress
+from procon.vision.images import MEAN, STD, ImageLike
 
 Floats = NDArray[np.float32]
 Say = Callable[[str], None]
@@ -210,13 +210,12 @@ def _refuse_difference(found: Difference, limits: tuple[float, ...], folder: Pat
 def _entries(
     detector: Detector, runtime: str, precision: str, images: Images, difference: Difference, limits: tuple[float, ...]
 ) -> dict[str, Any]:
-    from procon.demo import describe
 
     config, known, memory = detector.config, detector.calibration, detector.memory
     assert memory is not None
     takes, gives = shapes(config)
     counted = counted_patches(detector)
-    facts = describe(detector)[:3]
+    facts = detector.describe()[:3]
     stored = None
     if known is not None:
         stored = Threshold(

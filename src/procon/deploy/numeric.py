@@ -1,6 +1,6 @@
 """Heat maps and regions in numpy alone: what torch and scipy do for a detector, for machines without them.
 
-The references in the tests are :mod:`procon.kernels.maps` and :mod:`procon.regions`.
+The references in the tests are :mod:`procon.method.maps` and :mod:`procon.results.regions`.
 """
 
 import numpy as np

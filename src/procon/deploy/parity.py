@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from procon.demo.parts import KINDS, render_part
 from procon.detector import Detector
 from procon.errors import ImageError
-from procon.images import ImageLike, Picture, open_each, open_image, to_input
-from procon.parts import KINDS, render_part
-from procon.training import find_again
+from procon.model.training import find_again
+from procon.vision.images import ImageLike, Picture, open_each, open_image, to_input
 
 Floats = NDArray[np.float32]
 Score = Callable[[Floats], tuple[Floats, Floats]]

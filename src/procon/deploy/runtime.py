@@ -12,15 +12,15 @@ from procon.deploy.manifest import Threshold, is_exported, read_manifest
 from procon.deploy.numeric import find_regions, peak_region, resize_map
 from procon.deploy.sessions import Session, open_session
 from procon.errors import BatchError, ImageError, ModelFileError
-from procon.folders import inspection_images
-from procon.images import ImageLike, Picture, as_list, crop_origin, is_batch, open_each, to_input
 from procon.prediction import Prediction
+from procon.vision.folders import inspection_images
+from procon.vision.images import ImageLike, Picture, as_list, crop_origin, is_batch, open_each, to_input
 
 Floats = NDArray[np.float32]
 
 
 class Judge(Protocol):
-    """What a threshold is asked, whether it is a :class:`Threshold` or a ``procon.calibration.Calibration``."""
+    """What a threshold is asked, whether it is a :class:`Threshold` or a ``procon.model.calibration.Calibration``."""
 
     @property
     def threshold(self) -> float:
@@ -51,6 +51,9 @@ class Scorer(Protocol):
     @property
     def calibration(self) -> Judge | None:
         """The threshold, if there is one."""
+
+    def describe(self) -> list[str]:
+        """The model in a few lines for people."""
 
     def predict(self, images: ImageLike | Iterable[ImageLike]) -> Any:
         """One image in, one prediction out; several in, a list out."""
@@ -191,14 +194,3 @@ def load_any(
     if weights is not None and is_exported(place):
         raise ModelFileError(f"{place}: an exported model carries its backbone; leave out the weights")
     return Runtime(place, device=device, threads=threads)
-
-
-def describe_any(model: Scorer) -> list[str]:
-    """What :func:`load_any` gave, in a few lines for people."""
-    if isinstance(model, Runtime):
-        return model.describe()
-    from procon.demo import describe
-    from procon.detector import Detector
-
-    assert isinstance(model, Detector)
-    return describe(model)

@@ -42,7 +42,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Counted:
-    """The patches in a region of interest; see ``procon.scope.Scope``."""
+    """The patches in a region of interest; see ``procon.vision.scope.Scope``."""
 
     rows: NDArray[np.int64]
     """[K] the patches that count."""

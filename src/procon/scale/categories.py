@@ -9,11 +9,11 @@ from pathlib import Path
 
 from procon.config import Config
 from procon.detector import resolve_device
-from procon.evaluation.datasets import open_dataset
-from procon.evaluation.reproduce import Compute
-from procon.evaluation.runs import Run, variant_name
+from procon.evaluation.data.datasets import open_dataset
+from procon.evaluation.paper.reproduce import Compute
+from procon.evaluation.runs.raw import Run, variant_name
+from procon.model.training import Progress
 from procon.scale.cluster import Unit, WorkerProgress, Workers, values
-from procon.training import Progress
 
 Place = tuple[str, str, str, Config]
 """A run as a worker opens it: folder, root of the dataset, its name, the settings all variants share."""

@@ -15,11 +15,11 @@ from torch import Tensor
 from procon.config import Config
 from procon.detector import Detector
 from procon.errors import ConfigError
-from procon.living import Gauge
-from procon.memory import LayerMemory, Memory, coreset_size, fill_selected, gather_layer, selectable
+from procon.model.living import Gauge
+from procon.model.memory import LayerMemory, Memory, coreset_size, fill_selected, gather_layer, selectable
+from procon.model.training import Progress, TrainingImage, good_images
 from procon.scale.cluster import Unit, WorkerProgress, Workers, cut, values
 from procon.scale.sharded import centers_of
-from procon.training import Progress, TrainingImage, good_images
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from procon.deploy import load_any
-from procon.inspection import Findings, Outcome, Row, overlay_names, score_images, write_findings
+from procon.model.training import Progress
+from procon.results.inspection import Findings, Outcome, Row, overlay_names, score_images, write_findings
 from procon.scale.cluster import Unit, WorkerProgress, Workers, cut, values
-from procon.training import Progress
 
 SHARD = 64
 """Images of a unit: some seconds of work on a CPU, so that little is lost with a worker."""
@@ -33,7 +33,7 @@ def inspect_on(
     on_row: Callable[[Row], None] | None = None,
     shard: int = SHARD,
 ) -> Outcome:
-    """:func:`procon.inspection.inspect` by ``workers``; ``detector`` is ``model`` as this process loaded it."""
+    """:func:`procon.results.inspection.inspect` by ``workers``; ``detector`` is ``model`` as this process loaded it."""
     workers.check_shared(out or model.parent, model, images[0][1], *([Path(weights)] if weights else []))
     targets = overlay_names([name for name, _ in images])
     key = (str(model), model.stat().st_mtime_ns, weights, workers.device)

@@ -7,10 +7,10 @@ from pathlib import Path
 from procon.config import Config
 from procon.detector import Detector
 from procon.errors import ImageError, ModelFileError
-from procon.folders import read_layout
+from procon.model.storage import read_metadata
+from procon.model.training import Progress, digest_of
 from procon.scale.cluster import Unit, WorkerProgress, Workers
-from procon.storage import read_metadata
-from procon.training import Progress, digest_of
+from procon.vision.folders import read_layout
 
 
 @dataclass(frozen=True)

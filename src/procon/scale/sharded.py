@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from procon.kernels.coreset import k_center_on_grid, to_grid
+from procon.method.coreset import k_center_on_grid, to_grid
 
 FACTOR = 4.0
 """No point is farther from the centres than this many times the best radius possible."""

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from procon.calibration import Calibration
 from procon.deploy import Runtime
 from procon.detector import Detector
-from procon.evidence import color_scale
-from procon.history import Change
-from procon.inspection import OVERLAY_SIDE
+from procon.model.calibration import Calibration
+from procon.model.history import Change
 from procon.prediction import Explanation, Prediction
-from procon.render import overlay, shrink, shrink_map
+from procon.results.evidence import color_scale
+from procon.results.inspection import OVERLAY_SIDE
+from procon.results.rendering import overlay
 from procon.server import crops
 from procon.server.models import Entry, Model
 from procon.server.process import Progress
@@ -31,6 +31,7 @@ from procon.server.schemas import (
     VerdictAnswer,
 )
 from procon.server.service import Inspection, Service
+from procon.vision.pictures import shrink, shrink_map
 
 
 def prediction_answer(done: Inspection, map_side: int, seconds: float) -> PredictionAnswer:

@@ -8,9 +8,9 @@ from PIL import Image
 
 from procon.detector import Detector
 from procon.errors import ImageError
-from procon.framing import patch_size
 from procon.prediction import NormalPatch
-from procon.render import jpeg
+from procon.vision.framing import patch_size
+from procon.vision.pictures import jpeg
 
 AROUND = 2.0  # patches on each side
 SIDE = 168  # pixels

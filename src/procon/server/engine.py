@@ -9,8 +9,8 @@ from torch import Tensor
 
 from procon.deploy import Runtime
 from procon.detector import Detector
-from procon.images import Picture
 from procon.prediction import Explanation, Prediction
+from procon.vision.images import Picture
 
 Scorer = Detector | Runtime
 Reading = tuple[Any, Any, Any]

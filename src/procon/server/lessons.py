@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from procon.calibration import Calibration, change_note
-from procon.history import Change, utc
-from procon.model_file import read_calibration, write_calibration
+from procon.model.calibration import Calibration, change_note
+from procon.model.file import read_calibration, write_calibration
+from procon.model.history import Change, utc
+from procon.model.storage import read_metadata
 from procon.server.models import Models, install
 from procon.server.process import JobError
 from procon.server.settings import Settings
 from procon.server.store import Store
-from procon.storage import read_metadata
 
 Learned = Callable[[str, list[dict[str, Any]]], Awaitable[None]]
 """Hears the model and the feedback that its memory now holds."""

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from procon.backbone import Backbone
-from procon.calibration import Calibration
 from procon.config import Config
 from procon.deploy import Runtime
 from procon.deploy.manifest import MANIFEST, is_exported
 from procon.detector import Detector
 from procon.errors import ProconError
-from procon.history import Change
-from procon.model_file import calibration_of
+from procon.model.calibration import Calibration
+from procon.model.file import calibration_of
+from procon.model.history import Change
+from procon.model.storage import atomic_path, read_metadata
 from procon.server.refusal import Redactor, Refusal
 from procon.server.settings import ENDING, NAME_PATTERN
 from procon.server.uploads import sync_folder
-from procon.storage import atomic_path, read_metadata
+from procon.vision.backbone import Backbone
 
 _log = logging.getLogger(__name__)
 

@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as PathParameter
 
-from procon.calibration import change_note
 from procon.errors import ConfigError
-from procon.framing import patch_size
-from procon.history import Change, utc
-from procon.model_file import read_calibration, write_calibration
+from procon.model.calibration import change_note
+from procon.model.file import read_calibration, write_calibration
+from procon.model.history import Change, utc
 from procon.server import crops
 from procon.server.answers import (
     explanation_patches,
@@ -39,6 +38,7 @@ from procon.server.schemas import (
 from procon.server.service import Inspection, Service
 from procon.server.settings import NAME_PATTERN
 from procon.server.uploads import Upload, check_image, form, is_form, read_image, receiving, store_images
+from procon.vision.framing import patch_size
 
 Name = Annotated[str, PathParameter(pattern=NAME_PATTERN, description="Name of the model.")]
 

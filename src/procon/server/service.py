@@ -15,12 +15,9 @@ from weakref import WeakSet
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from procon.backbone import Backbone
 from procon.detector import Detector, resolve_device
 from procon.errors import ConfigError, ProconError
-from procon.images import Picture
 from procon.prediction import Explanation, Prediction
-from procon.render import jpeg, shrink
 from procon.server import engine
 from procon.server.jobs import Jobs
 from procon.server.metrics import Metrics
@@ -30,6 +27,9 @@ from procon.server.scheduler import Queue, Ticket, Work, Worker
 from procon.server.settings import Settings
 from procon.server.store import Scored, Store
 from procon.server.uploads import Upload, decode, read_header, write_durable
+from procon.vision.backbone import Backbone
+from procon.vision.images import Picture
+from procon.vision.pictures import jpeg, shrink
 
 T = TypeVar("T")
 

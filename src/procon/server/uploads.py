@@ -16,9 +16,9 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import ClientDisconnect
 
 from procon.errors import ImageError
-from procon.images import MAX_SIDE, Picture, open_image
 from procon.server.refusal import Refusal
 from procon.server.settings import Limits
+from procon.vision.images import MAX_SIDE, Picture, open_image
 
 # Formats that are decoded, with the ending under which a file of each is kept.
 _ENDINGS = {

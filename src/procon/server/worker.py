@@ -68,7 +68,7 @@ def _learn(task: dict[str, Any]) -> dict[str, Any]:
     One that it holds already is not added; one that it does not hold, or got from elsewhere, is not forgotten.
     """
     from procon.detector import Detector
-    from procon.training import digest_of
+    from procon.model.training import digest_of
 
     _say(stage="loading the model", done=0, total=1)
     detector = Detector.load(task["model"], weights=task["weights"], training=task["training"], device=task["device"])

@@ -1,0 +1,208 @@
+"""The counts that every metric is made of: exact, streamed over images, in bounded memory.
+
+A ROC, precision-recall or PRO curve rises only at the values of positive pixels; between two of them the negatives move
+it sideways. So a curve is known exactly from, for each distinct positive value, the positives and the negatives at it
+and above it. One pass over the maps collects the positive values, a second one sorts the negatives chunk by chunk and
+counts them against these values. Where the distinct positive values do not fit, the range of values is cut into slices
+from the top down, with one pair of passes each. All sums are of integers: no result depends on chunk, slice or order.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from procon.evaluation.metrics.pixels import Bools, Floats, Ints, Pixels, region_sizes
+
+UNIT = 1 << 62  # a share of 1 as an integer
+THREADS = min(4, os.cpu_count() or 1)
+FEWEST, MOST = 1 << 20, 1 << 24  # negatives sorted at a time, as memory allows
+VALUE_BYTES, CHUNK_BYTES = 192, 64  # of memory for each distinct value, and for each negative of a chunk
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Distinct positive values, highest first, and what lies at and above each: int64 [V]."""
+
+    at: Ints  # positives with this value
+    reached: Ints  # positives with this value or a higher one
+    share: Ints  # of those at this value, each weighing UNIT / (regions * pixels of its region)
+    covered: Ints  # of those with this value or a higher one
+    above: Ints  # negatives with a higher value
+    equal: Ints  # negatives with this value
+
+    def blocks(self, size: int = 1 << 17) -> Iterator["Steps"]:
+        """The same, ``size`` values at a time, so that what is computed from them stays small."""
+        arrays = (self.at, self.reached, self.share, self.covered, self.above, self.equal)
+        for start in range(0, len(self.at), size):
+            yield Steps(*(array[start : start + size] for array in arrays))
+
+
+class Slice(NamedTuple):
+    """One range of values: its steps, and which of the extra thresholds [T] fall into it."""
+
+    steps: Steps
+    thresholds: slice
+    above: Ints  # negatives strictly above each of these thresholds
+    covered: Ints  # share of the positives strictly above each
+
+
+class Highest:
+    """The ``budget`` highest distinct values below ``high`` of all that are added, with the count and share of each.
+
+    Exact in one pass: a value is dropped only when ``budget`` higher ones are known.
+    """
+
+    def __init__(self, budget: int, high: Any = np.inf) -> None:
+        self._budget = budget
+        self._high = high
+        self._parts: list[tuple[Floats, Ints, Ints]] = []
+        self._pending = 0
+        self.low: Any = -np.inf  # the lowest value kept; -inf while none was dropped
+
+    def add(self, values: Floats, share: Ints) -> None:
+        """Values [P] and the share of each [P]."""
+        wanted = (values >= self.low) & (values < self._high)
+        if not wanted.all():
+            values, share = values[wanted], share[wanted]
+        if len(values):
+            self._parts.append((values, np.ones(len(values), np.int64), share))
+            self._pending += len(values)
+            if self._pending > 2 * self._budget:
+                self._merge()
+
+    def _merge(self) -> None:
+        values, at, share = (np.concatenate(arrays) for arrays in zip(*self._parts, strict=True))
+        self._parts.clear()
+        order = np.argsort(values)
+        values = values[order]
+        first = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
+        kept = first[-self._budget :]
+        if len(kept) < len(first):
+            self.low = values[kept[0]]
+            order, values, kept = order[kept[0] :], values[kept[0] :], kept - kept[0]
+        self._parts.append((values[kept], np.add.reduceat(at[order], kept), np.add.reduceat(share[order], kept)))
+        self._pending = len(kept)
+
+    def result(self) -> tuple[Floats, Ints, Ints]:
+        """Values ascending [V], positives at each [V], share at each [V]."""
+        if not self._parts:
+            return np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._merge()
+        return self._parts[0]
+
+
+class Counts:
+    """Totals of ``pixels`` from a first pass over them, and the counts at every distinct positive value.
+
+    ``memory`` is about how many bytes may be used beside one map. It changes the time, not the result.
+    """
+
+    def __init__(self, pixels: Pixels, memory: int) -> None:
+        self._pixels = pixels
+        self._budget = max(1, memory // VALUE_BYTES)
+        self._chunk = max(1, memory // CHUNK_BYTES)
+        self.positives, self.regions = pixels.truth.positives, pixels.truth.regions
+        self.lowest, self.highest = np.inf, -np.inf
+        self._dtype = np.dtype(np.float32)
+        self._first = Highest(self._budget)
+        total = 0
+        for values, mask in pixels:
+            self._dtype = np.promote_types(self._dtype, values.dtype)
+            self.lowest = min(self.lowest, float(values.min()))
+            self.highest = max(self.highest, float(values.max()))
+            total += values.size
+            self._collect(self._first, values, mask)
+        self.negatives = total - self.positives
+
+    def _collect(self, found: Highest, values: Floats, mask: Bools | None) -> None:
+        if mask is not None:
+            share = np.rint(UNIT / (float(self.regions) * region_sizes(mask)))
+            found.add(values[mask], share.astype(np.int64))
+
+    def slices(self, thresholds: Floats | None = None) -> Iterator[Slice]:
+        """From the highest values down. ``thresholds`` ascending [T] are counted too; to be called once."""
+        cuts = _rounded_down(np.zeros(0) if thresholds is None else thresholds, self._dtype)
+        found, high = self._first, self._dtype.type(np.inf)
+        del self._first  # the values are needed once, and may be many
+        reached = covered = above = 0
+        while True:
+            values, at, share = found.result()
+            values, low = values.astype(self._dtype, copy=False), self._dtype.type(found.low)
+            cut = slice(int(np.searchsorted(cuts, low)), int(np.searchsorted(cuts, high)))
+            below, equal, cut_below, total = self._ranks(values, cuts[cut], low, high)
+            share_below = np.concatenate(([0], share.cumsum()))[np.searchsorted(values, cuts[cut], side="right")]
+            steps = Steps(
+                at=at[::-1],
+                reached=reached + at[::-1].cumsum(),
+                share=share[::-1],
+                covered=covered + share[::-1].cumsum(),
+                above=(above + total - below - equal)[::-1],
+                equal=equal[::-1],
+            )
+            yield Slice(steps, cut, above + total - cut_below, covered + share.sum() - share_below)
+            reached, covered, above = reached + int(at.sum()), covered + int(share.sum()), above + total
+            if np.isneginf(low):
+                return
+            high, found = low, Highest(self._budget, low)
+            for array, mask in self._pixels:
+                self._collect(found, array, mask)
+
+    def _ranks(self, values: Floats, cuts: Floats, low: Any, high: Any) -> tuple[Ints, Ints, Ints, int]:
+        """Of the negatives in [low, high): below and equal to each value, not above each cut, and all of them."""
+        sums = [np.zeros(count, np.int64) for count in (len(values), len(values), len(cuts))]
+        total = 0
+        running: deque[Future[list[Ints]]] = deque()
+
+        def add_oldest() -> None:
+            for place, counts in enumerate(running.popleft().result()):
+                sums[place] += counts
+
+        # Searching costs by the chunk and sorting by the pixel: many values are worth a large chunk.
+        size = min(self._chunk, max(FEWEST, min(MOST, 4 * len(values))))
+        with ThreadPoolExecutor(THREADS) as pool:
+            for chunk in self._negatives(low, high, size):
+                total += len(chunk)
+                running.append(pool.submit(_rank, chunk, values, cuts))
+                if len(running) > THREADS:
+                    add_oldest()
+            while running:
+                add_oldest()
+        return sums[0], sums[1], sums[2], total
+
+    def _negatives(self, low: Any, high: Any, size: int) -> Iterator[Floats]:
+        """The negatives in [low, high), ``size`` at a time."""
+        buffer, filled = np.empty(size, self._dtype), 0
+        for values, mask in self._pixels:
+            rest = values.ravel() if mask is None else values[~mask]
+            if low > -np.inf or high < np.inf:
+                rest = rest[(rest >= low) & (rest < high)]
+            while len(rest):
+                part = rest[: size - filled]
+                buffer[filled : filled + len(part)] = part
+                filled, rest = filled + len(part), rest[len(part) :]
+                if filled == size:
+                    yield buffer
+                    buffer, filled = np.empty(size, self._dtype), 0
+        if filled:
+            yield buffer[:filled]
+
+
+def _rank(chunk: Floats, values: Floats, cuts: Floats) -> list[Ints]:
+    """Elements of ``chunk``, which is sorted in place, below and equal to each value and not above each cut."""
+    chunk.sort()
+    below = np.searchsorted(chunk, values)
+    equal = np.zeros(len(values), np.int64)
+    tied = np.flatnonzero(chunk[np.minimum(below, len(chunk) - 1)] == values)
+    equal[tied] = np.searchsorted(chunk, values[tied], side="right") - below[tied]
+    return [below, equal, np.searchsorted(chunk, cuts, side="right")]
+
+
+def _rounded_down(thresholds: Floats, dtype: np.dtype[Any]) -> Floats:
+    """The largest numbers of ``dtype`` not above ``thresholds``: the same values of ``dtype`` lie strictly above."""
+    rounded = thresholds.astype(dtype)
+    return np.where(rounded > thresholds, np.nextafter(rounded, dtype.type(-np.inf)), rounded)

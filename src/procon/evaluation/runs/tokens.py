@@ -1,0 +1,96 @@
+"""Tokens of a category's images on disk: one forward pass serves every variant, and a kill loses a few images."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from procon.config import Config
+from procon.errors import ImageError
+from procon.model.features import Extractor
+from procon.model.storage import atomic_text
+from procon.vision.backbone import Backbone
+
+_SAVE_EVERY = 8  # images between two notes of how far we are
+
+
+class TokenCache:
+    """Raw block outputs [P, C] of every image, float32, a file for each block.
+
+    ``tokens.json`` says for how many images each block is complete; what lies behind that number is written again.
+    """
+
+    def __init__(self, folder: Path, images: Sequence[Path], patches: int, width: int, identity: str) -> None:
+        self.folder, self.images = folder, tuple(images)
+        self._shape = (patches, width)
+        self._state = folder / "tokens.json"
+        self._about = {"identity": identity, "images": [str(path) for path in self.images], "shape": [patches, width]}
+        self._done: dict[int, int] = {}
+        if self._state.exists():
+            known = json.loads(self._state.read_text(encoding="utf-8"))
+            if {name: known[name] for name in self._about} == self._about:
+                self._done = {int(block): count for block, count in known["done"].items()}
+
+    def missing(self, blocks: Sequence[int]) -> list[int]:
+        """Blocks that are not complete yet, deepest last."""
+        return sorted(block for block in blocks if self._done.get(block, 0) < len(self.images))
+
+    def bytes_of(self, blocks: Sequence[int]) -> int:
+        """Disk that the tokens of ``blocks`` take."""
+        return 4 * len(blocks) * len(self.images) * self._shape[0] * self._shape[1]
+
+    def fill(self, backbone: Backbone, config: Config, progress: Callable[[int, int], None]) -> None:
+        """Run the images through ``backbone`` and keep the tokens of its layers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        start = min(self._done.get(block, 0) for block in backbone.layers)
+        files = {block: self._open(block) for block in backbone.layers}
+        extractor = Extractor(backbone, replace(config, layers=backbone.layers))
+        done = start
+        for group, pixels in extractor.batches(self.images[start:]):
+            for picture in group:
+                if isinstance(picture, ImageError):
+                    raise picture
+            for block, tokens in zip(backbone.layers, extractor.tokens(pixels), strict=True):
+                files[block][done : done + len(group)] = tokens.cpu().numpy()
+            before, done = done, done + len(group)
+            if done // _SAVE_EVERY != before // _SAVE_EVERY or done == len(self.images):
+                self._note(files, done)
+            progress(done, len(self.images))
+
+    def _open(self, block: int) -> NDArray[np.float32]:
+        path, shape = self._path(block), (len(self.images), *self._shape)
+        if path.exists() and path.stat().st_size == 4 * math.prod(shape):
+            return np.memmap(path, np.float32, "r+", shape=shape)
+        return np.memmap(path, np.float32, "w+", shape=shape)
+
+    def _note(self, files: dict[int, NDArray[np.float32]], done: int) -> None:
+        for block, values in files.items():
+            assert isinstance(values, np.memmap)
+            values.flush()
+            self._done[block] = max(done, self._done.get(block, 0))
+        with atomic_text(self._state) as stream:
+            json.dump({**self._about, "done": self._done}, stream)
+
+    def _path(self, block: int) -> Path:
+        return self.folder / f"block{block}.f32"
+
+    def read(self, blocks: Sequence[int], images: range) -> Iterator[list[Tensor]]:
+        """Tokens [1, P, C] of each of ``blocks``, image by image."""
+        shape = (len(self.images), *self._shape)
+        files = [np.memmap(self._path(block), np.float32, "r", shape=shape) for block in blocks]
+        for image in images:
+            yield [torch.from_numpy(np.array(values[image])).unsqueeze(0) for values in files]
+
+    def discard(self) -> None:
+        """Remove the files."""
+        self._state.unlink(missing_ok=True)
+        for path in self.folder.glob("block*.f32"):
+            path.unlink()
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()

@@ -1,0 +1,156 @@
+"""What a model file holds, put together and taken apart: settings, memory, threshold, log, and which backbone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from procon.config import Config
+from procon.errors import ModelFileError
+from procon.model import storage
+from procon.model.calibration import Calibration
+from procon.model.history import Change
+from procon.model.memory import Memory
+from procon.model.training import TrainingImage, pack_thumbnails, unpack_thumbnails
+
+_IDENTITY = ("source", "sha256", "fingerprint", "architecture")  # of the backbone; see Backbone.identity
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A fitted detector as plain data."""
+
+    config: Config
+    memory: Memory
+    calibration: Calibration | None
+    history: tuple[Change, ...]
+    identity: Mapping[str, Any]
+    """What the backbone's weights are known by."""
+    backbone: Mapping[str, Tensor] = field(default_factory=dict)
+    """The weights themselves where the file carries them."""
+
+
+def write(path: Path, contents: Contents) -> None:
+    """Write ``contents`` to ``path``, atomically."""
+    memory = contents.memory
+    tensors = memory.to_tensors() | pack_thumbnails(memory.images)
+    tensors |= {f"backbone.{name}": tensor for name, tensor in contents.backbone.items()}
+    metadata = {
+        "config": contents.config.to_dict(),
+        "backbone": {**contents.identity, "embedded": bool(contents.backbone)},
+        "images": [image.to_dict() for image in memory.images],
+        "thumbnail_bytes": sum(len(image.thumbnail) for image in memory.images),
+        "patches": memory.patches,
+        "roi": None if memory.roi is None else float(memory.roi.mean()),
+        "calibration": contents.calibration.to_dict() if contents.calibration else None,
+        "history": [change.to_dict() for change in contents.history],
+    }
+    storage.write_model(path, tensors, metadata)
+
+
+def read(path: Path) -> Contents:
+    """Read and check a model file."""
+    tensors, metadata = storage.read_model(path)
+    try:
+        config = Config.from_dict(metadata["config"])
+        thumbnails = unpack_thumbnails(tensors, len(metadata["images"]))
+        described = zip(metadata["images"], thumbnails, strict=True)
+        images = tuple(TrainingImage.from_dict(image, thumbnail) for image, thumbnail in described)
+        memory = Memory.from_tensors(tensors, images, int(metadata["patches"]), config.compression)
+        identity = metadata["backbone"]
+        missing = [name for name in (*_IDENTITY, "embedded") if name not in identity]
+        if missing:
+            raise ValueError(f"the backbone entry has no {', '.join(missing)}")
+        contents = Contents(
+            config,
+            memory,
+            calibration_of(metadata),
+            tuple(Change.from_dict(change) for change in metadata["history"]),
+            {name: identity[name] for name in _IDENTITY},
+            {n.removeprefix("backbone."): t for n, t in tensors.items() if n.startswith("backbone.")},
+        )
+        _check(contents)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else error
+        raise ModelFileError(f"{path}: its content does not fit together ({what}); fit again") from None
+    return contents
+
+
+def _check(contents: Contents) -> None:
+    """Whether the memory is one that these settings make; a ValueError says what is not."""
+    config, memory, known = contents.config, contents.memory, contents.calibration
+    layers = 1 if config.layer_fusion == "concat" else len(config.layers)
+    if len(memory.layers) != layers:
+        raise ValueError(f"the settings call for {layers} memories, the file has {len(memory.layers)}")
+    if memory.patches != config.grid[0] * config.grid[1]:
+        raise ValueError(f"a {config.grid[0]} x {config.grid[1]} grid cannot have {memory.patches} patches")
+    for index, layer in enumerate(memory.layers):
+        if len(layer.banks) != config.banks or layer.banks.shape[1] < config.num_neighbors:
+            raise ValueError(
+                f"memory {index} has {len(layer.banks)} banks of {layer.banks.shape[1]} anchors; the settings call for "
+                f"{config.banks} banks of at least {config.num_neighbors}"
+            )
+    if config.score_relative_to == "anchors" and any(layer.sums is None for layer in memory.layers):
+        raise ValueError("the settings call for what anchors leave on good images, and the file has none of it")
+    if config.map_offset == "quartile" and memory.quartile is None:
+        raise ValueError("the settings call for the lower quartile of good maps, and the file has none")
+    if memory.roi is not None and memory.roi.shape != config.input_size:
+        raise ValueError(f"a region of interest of {memory.roi.shape} pixels for an input of {config.input_size}")
+    if known is not None and known.kind == "leave-one-out" and len(known.scores) != len(memory.images):
+        raise ValueError(f"{len(known.scores)} calibration scores for {len(memory.images)} training images")
+
+
+def facts(path: Path) -> list[tuple[str, str]]:
+    """What a model file holds, as (name, text) for people, without reading its tensors."""
+    metadata = storage.read_metadata(path)
+    known = read_calibration(path)
+    try:
+        config, backbone, thumbnails = metadata["config"], metadata["backbone"], metadata["thumbnail_bytes"]
+        lines = [
+            ("format", str(metadata["format"])),
+            ("backbone", f"{config['backbone']} from {backbone['source']}" + " (embedded)" * backbone["embedded"]),
+            ("weights sha256", backbone["sha256"]),
+            ("images", f"{len(metadata['images'])} good images, {metadata['patches']} patches each"),
+            ("region", f"{roi:.0%} of the image" if (roi := metadata.get("roi")) is not None else "the whole image"),
+            ("thumbnails", f"{thumbnails / 2**20:.1f} MiB" if thumbnails else "none"),
+        ]
+        if known is None:
+            lines.append(("threshold", "none: fitted on too few images; see procon threshold"))
+        else:
+            names = ["threshold", *[""] * 9]
+            images = [str(image["name"]) for image in metadata["images"]]
+            lines += zip(names, known.describe(images), strict=False)
+            lines.append(("pixel threshold", f"{known.pixel_threshold:.4f}"))
+        changes = [str(Change.from_dict(change)) for change in metadata["history"]] or ["none since the fit"]
+        lines += zip(["changes", *[""] * len(changes)], changes, strict=False)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ModelFileError(f"{path}: its content does not fit together ({error}); fit again") from None
+    return lines + [(name.replace("_", " "), str(value)) for name, value in config.items() if name != "backbone"]
+
+
+def calibration_of(metadata: Mapping[str, Any]) -> Calibration | None:
+    """The calibration in the metadata of a model file."""
+    return Calibration.from_dict(metadata["calibration"]) if metadata["calibration"] is not None else None
+
+
+def read_calibration(path: Path) -> Calibration | None:
+    """The calibration in a model file, without reading its tensors."""
+    metadata = storage.read_metadata(path)
+    try:
+        return calibration_of(metadata)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else error
+        raise ModelFileError(f"{path}: its content does not fit together ({what}); fit again") from None
+
+
+def write_calibration(path: Path, calibration: Calibration, change: Change) -> None:
+    """Put another calibration into a model file, with an entry in its log; the tensors stay as they are."""
+    metadata = storage.read_metadata(path)
+    storage.rewrite_metadata(
+        path,
+        config={**metadata["config"], "false_alarm_rate": calibration.false_alarm_rate},
+        calibration=calibration.to_dict(),
+        history=[*metadata["history"], change.to_dict()],
+    )

@@ -1,0 +1,155 @@
+"""The images behind a memory: what is kept of each, and how it is found again."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from procon.errors import BatchError, ImageError
+from procon.vision.folders import training_images
+from procon.vision.images import ImageLike, Picture, as_list, open_each, open_image
+from procon.vision.pictures import jpeg, shrink
+
+Progress = Callable[[str, int, int], None]
+"""Hears (stage, done, total) while long work runs."""
+
+THUMBNAIL_SIDE = 384  # pixels; evidence shows a few patches, which are then still some fifty pixels wide
+
+
+@dataclass(frozen=True)
+class TrainingImage:
+    """One good image as a model remembers it."""
+
+    name: str
+    """Its path as it was given, or ``image N``."""
+    size: tuple[int, int]
+    """(height, width) in pixels."""
+    digest: str
+    """``file:`` and the sha256 of the file, or ``pixels:`` and that of the pixels where there was none."""
+    thumbnail: bytes = field(default=b"", repr=False)
+    """A small JPEG, or nothing."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, without the thumbnail."""
+        return {"name": self.name, "size": list(self.size), "digest": self.digest}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any], thumbnail: bytes = b"") -> "TrainingImage":
+        """The inverse of :meth:`to_dict`; a KeyError, TypeError or ValueError says what does not fit."""
+        height, width = stored["size"]
+        return cls(str(stored["name"]), (int(height), int(width)), str(stored["digest"]), thumbnail)
+
+
+def good_images(
+    images: ImageLike | Iterable[ImageLike],
+    report: Progress,
+    *,
+    skip_bad: bool = False,
+    thumbnails: bool = False,
+    taken: Iterable[str] = (),
+) -> tuple[list[ImageLike], tuple[TrainingImage, ...]]:
+    """Good images and what to remember of each, every one of them opened once: no work is lost to a bad file later.
+
+    A folder stands for the good images of its layout. Names of images without a path avoid those ``taken``.
+    """
+    if isinstance(images, str | Path) and Path(images).is_dir():
+        items: list[ImageLike] = list(training_images(Path(images)))
+    else:
+        items = as_list(images)
+    if not items:
+        raise ImageError("at least one good image is needed, got an empty list")
+    errors: dict[int, ImageError] = {}
+    found: list[TrainingImage] = []
+    used = set(taken)
+    for index, picture in enumerate(open_each(items)):
+        if isinstance(picture, ImageError):
+            errors[index] = picture
+        else:
+            found.append(remember(items[index], picture, _name(items[index], index, used), thumbnails))
+            used.add(found[-1].name)
+        report("checking images", index + 1, len(items))
+    if errors and (not skip_bad or len(errors) == len(items)):
+        raise BatchError(errors)
+    return [item for index, item in enumerate(items) if index not in errors], tuple(found)
+
+
+def remember(image: ImageLike, picture: Picture, name: str, thumbnail: bool = False) -> TrainingImage:
+    """What to keep of ``image``, which decoded to ``picture``."""
+    small = jpeg(shrink(picture.rgb8(), THUMBNAIL_SIDE), quality=85) if thumbnail else b""
+    return TrainingImage(name, picture.size, digest_of(image, picture), small)
+
+
+def digest_of(image: ImageLike, picture: Picture | None = None) -> str:
+    """What tells ``image`` from others: its file if it is one (decoders differ in the last bit), else its pixels."""
+    if isinstance(image, str | Path):
+        return "file:" + hashlib.sha256(Path(image).read_bytes()).hexdigest()
+    pixels = (picture or open_image(image)).pixels
+    kind = f"{pixels.dtype}{pixels.shape}".encode()
+    return "pixels:" + hashlib.sha256(kind + np.ascontiguousarray(pixels).tobytes()).hexdigest()
+
+
+def _name(image: ImageLike, index: int, used: set[str]) -> str:
+    """How a training image is called in the model: its path, or the first number that is free."""
+    if isinstance(image, str | Path):
+        return str(image)
+    given = getattr(image, "filename", "") or getattr(image, "source", None)
+    if given:
+        return str(given)
+    while f"image {index}" in used:
+        index += 1
+    return f"image {index}"
+
+
+def find_again(
+    images: Sequence[TrainingImage], held: Mapping[str, ImageLike], folder: Path | None = None
+) -> list[ImageLike]:
+    """Something to open for each image: what is ``held`` in memory, its path, or where it is below ``folder`` now.
+
+    One that is gone, or no longer the same, has its :class:`ImageError` there instead.
+    """
+    return [held[image.name] if image.name in held else _locate(image, folder) for image in images]
+
+
+def _locate(image: TrainingImage, folder: Path | None) -> Path | ImageError:
+    path = Path(image.name)
+    parts = path.parts[1:] if path.is_absolute() else path.parts
+    moved = [folder.joinpath(*parts[start:]) for start in range(len(parts))] if folder is not None else []
+    there = [place for place in (path, *moved) if place.is_file()]
+    for place in there:
+        if _is_same(image, place):
+            return place
+    if there:
+        return ImageError(f"{there[0]}: is not the image the model was fitted on; put the original back")
+    return ImageError(f"{path}: is no longer there; put it back, or name the folder where the training images are now")
+
+
+def _is_same(image: TrainingImage, place: Path) -> bool:
+    try:
+        return image.digest == digest_of(place if image.digest.startswith("file:") else open_image(place))
+    except (ImageError, OSError):
+        return False
+
+
+def pack_thumbnails(images: Sequence[TrainingImage]) -> dict[str, Tensor]:
+    """All thumbnails one after the other, uint8, and where each ends; nothing if there are none."""
+    if not any(image.thumbnail for image in images):
+        return {}
+    joined = np.frombuffer(b"".join(image.thumbnail for image in images), np.uint8)
+    ends = np.cumsum([len(image.thumbnail) for image in images])
+    return {"thumbnails.bytes": torch.from_numpy(joined.copy()), "thumbnails.ends": torch.from_numpy(ends)}
+
+
+def unpack_thumbnails(tensors: Mapping[str, Tensor], count: int) -> list[bytes]:
+    """The inverse of :func:`pack_thumbnails` for ``count`` images; a ValueError says what does not fit."""
+    if "thumbnails.bytes" not in tensors:
+        return [b""] * count
+    joined, ends = tensors["thumbnails.bytes"].numpy().tobytes(), tensors["thumbnails.ends"].tolist()
+    starts = [0, *ends[:-1]]
+    if len(ends) != count or any(end < start for start, end in zip(starts, ends, strict=True)):
+        raise ValueError(f"thumbnails must be one per image, got {len(ends)} for {count}")
+    return [joined[start:end] for start, end in zip(starts, ends, strict=True)]

@@ -1,0 +1,125 @@
+"""What a fit will cost, told before it starts."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from procon.config import Config
+from procon.detector import Detector
+from procon.model.memory import IN_RAM_BYTES, coreset_size
+from procon.vision.images import ImageLike, open_image
+
+# Share of the N x M distances of a full k-center that the lazy one computes, measured on real parts; random points
+# need up to all of them.
+_LAZY_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes and times of a fit."""
+
+    images: int
+    patches: int
+    anchors: int
+    """Per bank."""
+    memories: int
+    banks: int
+    peak_bytes: int
+    """Resident memory at its highest."""
+    disk_bytes: int
+    """Temporary files, 0 if features stay in memory."""
+    model_bytes: int
+    """Upper limit of the model file: banks that share anchors make it smaller."""
+    seconds: float
+    """Rough: from one image and one matrix product timed on this machine."""
+
+    def __str__(self) -> str:
+        disk = f", {human_bytes(self.disk_bytes)} of temporary disk" if self.disk_bytes else ""
+        return (
+            f"{self.images} images, {self.patches:,} patches; {self.memories} x {self.banks} banks of "
+            f"{self.anchors:,} anchors\nabout {human_time(self.seconds)}, {human_bytes(self.peak_bytes)} of memory"
+            f"{disk}, a model of at most {human_bytes(self.model_bytes)}"
+        )
+
+
+def plan_fit(detector: Detector, images: int, example: ImageLike) -> Plan:
+    """Plan ``detector.fit`` of so many images like ``example``; loads the backbone and times one image."""
+    config, extractor = detector.config, detector.extractor
+    per_image = config.grid[0] * config.grid[1]
+    patches = images * per_image
+    anchors = coreset_size(patches, config.coreset_ratio, config.num_neighbors, config.max_anchors)
+    width = sum(extractor.dims)
+    features = 4 * patches * width
+    memory = 4 * config.banks * anchors * width
+    seconds_image = _time_image(detector, example)
+    rate = _flops_per_second(detector.device)
+    select = 2 * patches * anchors * config.selection_dim * config.banks * len(extractor.dims) * _LAZY_SHARE / rate
+    score = 2 * per_image * anchors * width * config.banks / rate
+    return Plan(
+        images,
+        patches,
+        anchors,
+        len(extractor.dims),
+        config.banks,
+        peak_bytes=resident_bytes() + fit_bytes(patches, extractor.dims, anchors, config),
+        disk_bytes=features // 2 if features > IN_RAM_BYTES else 0,
+        model_bytes=memory + patches // 100,
+        seconds=images * (seconds_image + 2 * score) + 2 * select,
+    )
+
+
+def fit_bytes(patches: int, dims: list[int], anchors: int, config: Config) -> int:
+    """Memory that a fit adds at its highest, in bytes: all features or a piece of them, k-center, and the anchors."""
+    features = 4 * patches * sum(dims)
+    held = features if features <= IN_RAM_BYTES else 3 * 4 * 65_536 * max(dims)
+    # k-center holds its points as fp32, a few numbers of 8 bytes for each, one more for each bank, and blocks
+    selection = patches * (4 * min(config.selection_dim, max(dims)) + 8 * (5 + config.banks)) + 2**28
+    return held + selection + 4 * config.banks * anchors * sum(dims)
+
+
+def _time_image(detector: Detector, example: ImageLike) -> float:
+    ((_, pixels),) = detector.extractor.batches([open_image(example)])
+    detector.extractor.features(pixels)  # warm: first-call set-up is not what a hundred images cost
+    start = time.perf_counter()
+    ((_, pixels),) = detector.extractor.batches([open_image(example)])
+    float(detector.extractor.features(pixels)[0].flatten()[0])  # waits for the device
+    return time.perf_counter() - start
+
+
+def _flops_per_second(device: torch.device) -> float:
+    a = torch.randn(1024, 512, device=device)
+    start = time.perf_counter()
+    for _ in range(4):
+        product = a @ a.T
+    float(product[0, 0])  # waits for the device
+    return 4 * 2 * 1024 * 1024 * 512 / (time.perf_counter() - start)
+
+
+def resident_bytes() -> int:
+    """Memory of this process now; 0 where the system does not say."""
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        return 0
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def human_bytes(count: float) -> str:
+    """1572864 -> '2 MiB', 1610612736 -> '1.5 GiB'."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit in ("B", "KiB", "MiB") else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")
+
+
+def human_time(seconds: float) -> str:
+    """75 -> '75 s', 200 -> '3 min'."""
+    if seconds < 1:
+        return "a second"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
