@@ -1,6 +1,7 @@
 """The images behind a memory: what is kept of each, and how it is found again."""
 
 import hashlib
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,15 +9,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from procon.errors import BatchError, ImageError
 from procon.vision.folders import training_images
-from procon.vision.images import ImageLike, Picture, as_list, open_each, open_image
+from procon.vision.images import ImageLike, Picture, as_list, open_each, open_image, try_open
 from procon.vision.pictures import jpeg, shrink
 
 Progress = Callable[[str, int, int], None]
-"""Hears (stage, done, total) while long work runs."""
+"""Called with (stage, done, total) while long work runs."""
+
+
+def no_progress(_stage: str, _done: int, _total: int) -> None:
+    """The progress of those who do not want to see it."""
+
 
 THUMBNAIL_SIDE = 384  # pixels; evidence shows a few patches, which are then still some fifty pixels wide
 
@@ -47,7 +54,7 @@ class TrainingImage:
 
 def good_images(
     images: ImageLike | Iterable[ImageLike],
-    report: Progress,
+    on_progress: Progress,
     *,
     skip_bad: bool = False,
     thumbnails: bool = False,
@@ -72,7 +79,7 @@ def good_images(
         else:
             found.append(remember(items[index], picture, _name(items[index], index, used), thumbnails))
             used.add(found[-1].name)
-        report("checking images", index + 1, len(items))
+        on_progress("checking images", index + 1, len(items))
     if errors and (not skip_bad or len(errors) == len(items)):
         raise BatchError(errors)
     return [item for index, item in enumerate(items) if index not in errors], tuple(found)
@@ -113,6 +120,42 @@ def find_again(
     One that is gone, or no longer the same, has its :class:`ImageError` there instead.
     """
     return [held[image.name] if image.name in held else _locate(image, folder) for image in images]
+
+
+@dataclass
+class TrainingSources:
+    """Where training images can be read again."""
+
+    held: dict[str, ImageLike] = field(default_factory=dict)
+    """Images that exist in memory only, by name."""
+    folder: Path | None = None
+    """Where the files are now, if they have moved."""
+
+    def hold(self, images: Sequence[TrainingImage], items: Sequence[ImageLike]) -> None:
+        """Keep those ``items`` that have no path, so that the threshold can follow the memory."""
+        pairs = zip(images, items, strict=True)
+        self.held |= {image.name: item for image, item in pairs if not isinstance(item, str | Path)}
+
+    def find(self, images: Sequence[TrainingImage]) -> list[ImageLike]:
+        """Something to open for each image, or its :class:`ImageError`; see :func:`find_again`."""
+        return find_again(images, self.held, self.folder)
+
+    def find_all(self, images: Sequence[TrainingImage], why: str) -> list[ImageLike]:
+        """Something to open for each image; an error that says ``why`` they are needed if one is missing."""
+        sources = self.find(images)
+        missing = [source for source in sources if isinstance(source, ImageError)]
+        if missing:
+            raise ImageError(f"{len(missing)} of {len(sources)} {why}: {missing[0]}")
+        return sources
+
+    def picture(self, image: TrainingImage) -> Picture | ImageError:
+        """A training image: itself, else its thumbnail, else the reason why neither is there."""
+        (source,) = self.find([image])
+        picture = source if isinstance(source, ImageError) else try_open(source)
+        if isinstance(picture, ImageError) and image.thumbnail:
+            with Image.open(io.BytesIO(image.thumbnail)) as thumbnail:
+                return Picture(np.asarray(thumbnail.convert("RGB")), image.name)
+        return picture
 
 
 def _locate(image: TrainingImage, folder: Path | None) -> Path | ImageError:
