@@ -33,7 +33,7 @@ from tests import reference
 from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
 
 RTOL = 1e-5
-STAGES = ("checking images", "reading images", "selecting anchors", "calibrating")
+STAGES = ("reading images", "selecting anchors", "calibrating")
 
 
 def fit(weights: Path, images: object, **settings: object) -> Detector:
@@ -432,7 +432,7 @@ def test_an_interrupted_fit_changes_nothing_and_leaves_nothing(
     detector = Detector(tiny_config(tiny_backbone), device="cpu")
     with pytest.raises(KeyboardInterrupt):
         detector.fit(good_parts(3), progress=interrupt)
-    assert used_disk == (stage != "checking images")
+    assert used_disk
     assert not any(temporary.iterdir())
     with pytest.raises(NotFittedError):
         detector.predict(part_pixels(1))
@@ -472,7 +472,30 @@ def test_a_bad_image_in_a_batch_loses_nothing(detector: Detector, tmp_path: Path
         detector.predict(tmp_path / "broken.png")
 
 
-def test_a_bad_training_image_is_refused_before_any_work(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_fit_reads_and_decodes_every_file_once(
+    tiny_backbone: Path, good_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    decoded: list[object] = []
+
+    def count_open(path: Path, *arguments: Any, **settings: Any) -> Any:
+        opened.append(path.name)
+        return open_file(path, *arguments, **settings)
+
+    def count_decode(*arguments: Any, **settings: Any) -> Any:
+        decoded.append(arguments[0])
+        return decode(*arguments, **settings)
+
+    open_file, decode = Path.open, Image.open
+    monkeypatch.setattr(Path, "open", count_open)
+    monkeypatch.setattr(Image, "open", count_decode)
+    Detector(tiny_config(tiny_backbone), device="cpu").fit(good_folder)
+    names = sorted(path.name for path in good_folder.iterdir())
+    assert sorted(name for name in opened if name.endswith(".png")) == names
+    assert len(decoded) == len(names)
+
+
+def test_a_bad_training_image_is_refused_before_anything_is_selected(tiny_backbone: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"no image")
     images = [part_pixels(0), tmp_path / "broken.png", part_pixels(1)]
     detector = Detector(tiny_config(tiny_backbone), device="cpu")
@@ -480,7 +503,7 @@ def test_a_bad_training_image_is_refused_before_any_work(tiny_backbone: Path, tm
     with pytest.raises(BatchError, match=r"1 image cannot be used:\n.*broken\.png") as caught:
         detector.fit(images, progress=lambda stage, _done, _total: heard.add(stage))
     assert caught.value.errors.keys() == {1}
-    assert heard == {"checking images"}
+    assert heard == {"reading images"}
     assert detector.memory is None
     skipped = detector.fit(images, skip_bad=True)
     assert_same(skipped.predict(part_pixels(2)), fit(tiny_backbone, good_parts(2)).predict(part_pixels(2)))

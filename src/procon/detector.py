@@ -17,12 +17,12 @@ from procon.model.model import Model
 from procon.model.reader import Reader
 from procon.model.scorer import ModelScorer
 from procon.model.suspects import LIMIT, Suspect, find_suspects
-from procon.model.training import Progress, TrainingSources, good_images, no_progress
+from procon.model.training import Progress, TrainingSources, list_good, no_progress
 from procon.prediction import Explanation, Prediction, Region
 from procon.vision.backbone import Backbone, resolve_device
 from procon.vision.framing import Box
 from procon.vision.images import ImageLike, open_image
-from procon.vision.scope import RoiLike, region_mask
+from procon.vision.scope import RoiLike
 
 Images = ImageLike | Iterable[ImageLike]
 Names = str | Path | Iterable[str | Path]
@@ -69,23 +69,20 @@ class Detector:
         """Build the memory from good images: a folder (any layout ``procon check`` knows), or a list of images.
 
         Unreadable images raise :class:`BatchError`; ``skip_bad`` leaves them out instead. ``thumbnails`` keeps a small
-        copy of each image, so that :meth:`explain` can show it when the folder is gone. ``roi`` says where the part is
-        in every image: a mask image, white on the part, or the corners (x, y) of a polygon (see
-        :func:`procon.vision.scope.region_mask`). Everything outside is ignored.
+        copy of each image, so that evidence can show it when the folder is gone. ``roi`` says where the part is in
+        every image: a mask image, or the corners (x, y) of a polygon. Everything outside is ignored.
         """
-        on_progress = progress or no_progress
-        items, training = good_images(images, on_progress, skip_bad=skip_bad, thumbnails=thumbnails)
-        mask = None if roi is None else region_mask(roi, (image.size for image in training), self.config.input_size)
-        self.model = fit_model(self.reader, items, training, mask, on_progress)
+        self.model, items = fit_model(
+            self.reader, list_good(images), progress or no_progress, skip_bad=skip_bad, thumbnails=thumbnails, roi=roi
+        )
         self.sources = TrainingSources(folder=self.sources.folder)
-        self.sources.hold(training, items)
+        self.sources.hold(self.model.memory.images, items)
         return self
 
     def suspects(self, *, limit: float = LIMIT, progress: Progress | None = None) -> list[Suspect]:
         """Every training image by how little the others explain it, worst first; those above ``limit`` are flagged.
 
-        If some "good" images hide defects, look at these first (see :mod:`procon.model.suspects`). The images are read
-        again from their paths.
+        The images are read again from their paths. See :mod:`procon.model.suspects`.
         """
         images, on_progress = self.model.memory.images, progress or no_progress
         if len(images) < 4:
@@ -162,8 +159,7 @@ class Detector:
     def forget(self, images: Names, *, progress: Progress | None = None, keep_scores: bool = False) -> Self:
         """Remove training images, by name, and everything that came from them: anchors, scores, thumbnails.
 
-        A copy of the same content under another name is removed too. The threshold is computed again, as in
-        :meth:`partial_fit`.
+        A copy of the same content under another name is removed too. The threshold is computed again.
         """
         return self._edited(editing.forget(self.model, self._editor(progress, keep_scores), images))
 
@@ -224,10 +220,7 @@ class Detector:
         return self.model.describe()
 
     def save(self, path: str | Path, *, embed_backbone: bool | None = None) -> Path:
-        """Write one ``.procon`` file, atomically; with ``embed_backbone`` it carries the weights too.
-
-        The default is what the model was loaded from: False for one just fitted.
-        """
+        """Write one ``.procon`` file, atomically; with ``embed_backbone`` (default: as loaded) with the weights."""
         embed = self._embeds_backbone if embed_backbone is None else embed_backbone
         file.write(Path(path), self.model, self.reader.extractor.backbone.state() if embed else None)
         return Path(path)

@@ -13,7 +13,8 @@ from procon.model.history import Change, utc
 from procon.model.memory import Memory
 from procon.model.model import Model
 from procon.model.reader import EmbeddedImage, Reader
-from procon.model.training import Progress, TrainingImage, TrainingSources, good_images
+from procon.model.selection import selectable
+from procon.model.training import Progress, TrainingImage, TrainingSources, good_images, list_good
 from procon.vision.images import ImageLike
 
 Images = ImageLike | Iterable[ImageLike]
@@ -91,24 +92,26 @@ def add(model: Model, editor: Editor, images: Images, skip_bad: bool = False, th
     memory, config, reader, on_progress = model.memory, model.config, editor.reader, editor.on_progress
     if thumbnails is None:
         thumbnails = any(image.thumbnail for image in memory.images)
-    items, added = good_images(images, on_progress, skip_bad=skip_bad, thumbnails=thumbnails, taken=model.names_in_use)
-    admission.refuse_known(added, memory)
-    if model.calibration is not None:
-        admission.refuse_calibrated(added, model.calibration)
-    rows = reader.selectable_rows(added, memory.roi)
-    patches = len(items) * memory.patches if rows is None else len(rows)
-    size = growth.growth(patches, config.coreset_ratio, memory.layers[0].banks.shape[1], config.max_anchors)
-    if size == 0:
-        raise ConfigError(f"the banks are full: max_anchors is {config.max_anchors}; fit again with a higher one")
-    held_out = model.calibration_images is not memory.images
-    training = _measuring_sources(model, editor, memory.images)
-    sources = _calibration_sources(model, editor, model.calibration_images)
-    total = len(memory.layers) * config.banks * size
+    opened = reader.opened(
+        list_good(images), on_progress, skip_bad=skip_bad, thumbnails=thumbnails, taken=model.names_in_use
+    )
+    with opened as (store, items, added):
+        admission.refuse_known(added, memory)
+        if model.calibration is not None:
+            admission.refuse_calibrated(added, model.calibration)
+        store.counted = reader.selectable_rows(added, memory.roi)
+        banks = memory.layers[0].banks
+        size = growth.growth(selectable(store), config.coreset_ratio, banks.shape[1], config.max_anchors)
+        if size == 0:
+            raise ConfigError(f"the banks are full: max_anchors is {config.max_anchors}; fit again with a higher one")
+        held_out = model.calibration_images is not memory.images
+        training = _measuring_sources(model, editor, memory.images)
+        sources = _calibration_sources(model, editor, model.calibration_images)
+        total = len(memory.layers) * config.banks * size
 
-    def on_pick(done: int) -> None:
-        on_progress("selecting anchors", done, total)
+        def on_pick(done: int) -> None:
+            on_progress("selecting anchors", done, total)
 
-    with reader.embedded(items, added, memory.roi, on_progress) as store:
         grown = growth.extended(memory, store, added, reader.extractor.selections, size, reader.device, on_pick)
     if not held_out:
         sources = [*sources, *items]

@@ -13,11 +13,12 @@ from procon.method.score import LayerReading, fuse, layer_scales, levels_without
 from procon.model.calibration import Calibration, GoodScore
 from procon.model.memory import LayerMemory, Memory
 from procon.model.model import Model
-from procon.model.reader import EmbeddedImage, Mask, Reader, in_scope
+from procon.model.reader import EmbeddedImage, Reader, in_scope
 from procon.model.selection import build_layer, coreset_size, selectable
 from procon.model.store import FeatureStore
-from procon.model.training import Progress, TrainingImage
+from procon.model.training import Progress
 from procon.vision.images import ImageLike
+from procon.vision.scope import RoiLike, region_mask
 
 KEPT_BYTES = 2**30  # readings of training images up to this size are kept; beyond it the images are searched twice
 
@@ -35,22 +36,26 @@ def needs_measuring(config: Config) -> list[str]:
 def fit_model(
     reader: Reader,
     items: Sequence[ImageLike],
-    images: tuple[TrainingImage, ...],
-    roi: Mask | None,
     on_progress: Progress,
-) -> Model:
-    """A model of good images: ``items`` to read, ``images`` what is kept of each, ``roi`` [H, W] what counts."""
+    *,
+    skip_bad: bool = False,
+    thumbnails: bool = False,
+    roi: RoiLike | None = None,
+) -> tuple[Model, list[ImageLike]]:
+    """A model of good images, and which of ``items`` it was fitted on; ``roi`` says what counts in each."""
     config = reader.config
-    with reader.embedded(items, images, roi, on_progress) as store:
+    with reader.opened(items, on_progress, skip_bad=skip_bad, thumbnails=thumbnails) as (store, good, images):
+        mask = None if roi is None else region_mask(roi, (image.size for image in images), config.input_size)
+        store.counted = reader.selectable_rows(images, mask)
         if selectable(store) < config.num_neighbors:
             raise ConfigError(
                 f"num_neighbors must be at most the {selectable(store)} patches of the training images, "
                 f"got {config.num_neighbors}"
             )
-        memory = Memory(tuple(select_layers(reader, store, on_progress)), images, store.patches, roi)
+        memory = Memory(tuple(select_layers(reader, store, on_progress)), images, store.patches, mask)
         memory, scores = leave_one_out(reader, memory, reader.stream(store, images), on_progress)
     calibration = Calibration.of(scores, config.false_alarm_rate) if scores else None
-    return Model(config, memory, None, (), reader.extractor.backbone.identity()).calibrated(calibration)
+    return Model(config, memory, None, (), reader.extractor.backbone.identity()).calibrated(calibration), good
 
 
 def select_layers(reader: Reader, store: FeatureStore, on_progress: Progress) -> Iterator[LayerMemory]:

@@ -1,6 +1,6 @@
 """Images to readings: the backbone, the embedding and the method's recipe on one device."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from procon.config import Config
-from procon.errors import ImageError
+from procon.errors import BatchError, ImageError
 from procon.method.consensus import median, top_mean
 from procon.method.maps import pixel_map
 from procon.method.score import Reading, score
@@ -18,7 +18,7 @@ from procon.model.calibration import GoodScore
 from procon.model.features import Extractor
 from procon.model.memory import Memory
 from procon.model.store import FeatureStore
-from procon.model.training import Progress, TrainingImage
+from procon.model.training import Progress, TrainingImage, open_good
 from procon.vision.images import ImageLike, Picture
 from procon.vision.scope import Scope, scope_of
 
@@ -40,6 +40,10 @@ class Reader:
         """Where the work is done."""
         return self.extractor.backbone.device
 
+    @property
+    def _patches(self) -> int:
+        return self.config.grid[0] * self.config.grid[1]
+
     def scope(self, size: tuple[int, int], roi: Mask | None) -> Scope | None:
         """The patches that count in an image of ``size`` (height, width); None: all.
 
@@ -55,7 +59,7 @@ class Reader:
 
     def selectable_rows(self, images: Sequence[TrainingImage], roi: Mask | None) -> Tensor | None:
         """The patches of all ``images`` that may become anchors, as rows of a store; None: all."""
-        patches = self.config.grid[0] * self.config.grid[1]
+        patches = self._patches
         scopes = {image.size: self.scope(image.size, roi) for image in images}
         if all(scope is None for scope in scopes.values()):
             return None
@@ -84,15 +88,50 @@ class Reader:
         self, items: Sequence[ImageLike], images: Sequence[TrainingImage], roi: Mask | None, on_progress: Progress
     ) -> Iterator[FeatureStore]:
         """The embedded patches of ``items``, which ``images`` describe, while the block runs."""
-        patches = self.config.grid[0] * self.config.grid[1]
-        counted = self.selectable_rows(images, roi)
-        with FeatureStore(len(items), patches, self.extractor.dims, counted=counted) as store:
+        with FeatureStore(len(items), self._patches, self.extractor.dims) as store:
             done = 0
             for sizes, features in self.embed_groups(items):
                 store.put(done, features)
                 done += len(sizes)
                 on_progress("reading images", done, len(items))
+            store.counted = self.selectable_rows(images, roi)
             yield store
+
+    @contextmanager
+    def opened(
+        self,
+        items: Sequence[ImageLike],
+        on_progress: Progress,
+        *,
+        skip_bad: bool = False,
+        thumbnails: bool = False,
+        taken: Iterable[str] = (),
+    ) -> Iterator[tuple[FeatureStore, list[ImageLike], tuple[TrainingImage, ...]]]:
+        """Good images, read once: their embedded patches, those that were readable, and what to keep of each.
+
+        An unreadable image ends the embedding; the others are still opened, so that the error names all that are bad.
+        """
+        opened = open_good(items, self.extractor.prepare, self.extractor.workers, thumbnails=thumbnails, taken=taken)
+        errors: dict[int, ImageError] = {}
+        good: list[tuple[ImageLike, TrainingImage]] = []
+        waiting: list[Tensor] = []
+        with FeatureStore(len(items), self._patches, self.extractor.dims) as store:
+            for index, one in enumerate(opened):
+                if isinstance(one, ImageError):
+                    errors[index] = one
+                else:
+                    good.append((items[index], one.image))
+                    waiting.append(one.prepared)
+                if errors and not skip_bad:
+                    waiting.clear()
+                if waiting and (len(waiting) == self.extractor.group_size or index + 1 == len(items)):
+                    store.put(len(good) - len(waiting), self.extractor.features(torch.stack(waiting)))
+                    waiting.clear()
+                on_progress("reading images", index + 1, len(items))
+            if errors and (not skip_bad or not good):
+                raise BatchError(errors)
+            store.keep(len(good))
+            yield store, [item for item, _ in good], tuple(image for _, image in good)
 
     def stream(self, store: FeatureStore, images: Sequence[TrainingImage]) -> Callable[[], Iterator[EmbeddedImage]]:
         """A way to go through the embedded images of a ``store`` again and again, on the device."""

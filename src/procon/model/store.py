@@ -26,11 +26,11 @@ class FeatureStore:
         patches: int,
         dims: list[int],
         limit: int = IN_RAM_BYTES,
-        counted: Tensor | None = None,
     ) -> None:
         self.patches = patches
         self.rows = images * patches
-        self.counted = counted
+        self.counted: Tensor | None = None
+        """[K] int64: the patches that may become anchors, ascending; None: all."""
         self.dims = dims
         self.on_disk = 4 * self.rows * sum(dims) > limit
         self._folder = tempfile.TemporaryDirectory(prefix="procon-") if self.on_disk else None
@@ -56,6 +56,10 @@ class FeatureStore:
         """Some rows of a file; mapped pages count as memory only while this array lives."""
         count, dim = rows.stop - rows.start, self.dims[layer]
         return np.memmap(self._file(layer), np.float16, mode, offset=2 * rows.start * dim, shape=(count, dim))
+
+    def keep(self, images: int) -> None:
+        """Forget the space for all but the first so many ``images``."""
+        self.rows = images * self.patches
 
     def put(self, image: int, features: list[Tensor]) -> None:
         """Store the embedded patches [N, P, D] of every layer, of N images from number ``image`` on."""

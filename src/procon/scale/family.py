@@ -20,7 +20,7 @@ from procon.model.fitting import leave_one_out
 from procon.model.memory import LayerMemory, Memory
 from procon.model.model import Model
 from procon.model.selection import coreset_size, fill_selected, gather_layer, selectable
-from procon.model.training import Progress, TrainingImage, good_images
+from procon.model.training import Progress, TrainingImage
 from procon.scale.cluster import Unit, WorkerProgress, Workers, cut, values
 from procon.scale.sharded import centers_of
 
@@ -144,9 +144,10 @@ def _detector(config: Config, device: str) -> Detector:
 def _select(config: Config, images: Sequence[Path], size: int, device: str, skip_bad: bool, report: Progress) -> Shard:
     """The centres of one shard, by layer. All banks share them: they differ by where they start among the centres."""
     detector = _detector(config, device)
-    items, training = good_images(list(images), report, skip_bad=skip_bad)
     origins, anchors, radii = [], [], []
-    with detector.reader.embedded(items, training, None, report) as store, torch.inference_mode():
+    opened = detector.reader.opened(list(images), report, skip_bad=skip_bad)
+    with opened as (store, _, training), torch.inference_mode():
+        store.counted = detector.reader.selectable_rows(training, None)
         for layer, selection in enumerate(detector.reader.extractor.selections):
             width = store.dims[layer] if selection is None else selection.shape[1]
             points = torch.empty(selectable(store), width, device=detector.device)
