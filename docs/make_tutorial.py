@@ -23,8 +23,7 @@ from tutorial_parts import Tale, copy_own, render_flanges
 
 from procon import Config, Detector, Prediction
 from procon.demo.parts import DEFECT_KINDS
-from procon.results.evidence import color_scale
-from procon.results.rendering import ColorScale
+from procon.results.rendering import ColorScale, color_scale
 
 MORE = 2  # false alarms to add after the first
 EVIDENCE_WIDTH = 1000  # pixels

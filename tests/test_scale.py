@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from procon.method.coreset import to_grid
 from procon.model.selection import select_anchors
 from procon.prediction import Prediction
 from procon.results.coco import CocoFile
-from procon.results.inspection import Row as Scored
+from procon.results.inspection import ScoredImage as Scored
 from procon.results.inspection import find_images, inspect
 from procon.scale import cluster
 from procon.scale.categories import compute_on
@@ -220,6 +221,25 @@ def test_rows_are_told_in_order_and_kept_when_interrupted(
         inspect_on(Broken("cpu"), model, images, tmp_path / "out", ignore, detector=detector, shard=2)
     assert len((tmp_path / "out" / "scores.jsonl").read_text().splitlines()) == 2
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["finished"] is False
+
+
+def test_the_pictures_of_a_shard_are_not_kept_once_it_is_joined(
+    detector: Detector, model: Path, pictures: Path, tmp_path: Path
+) -> None:
+    alive: list[weakref.ref[Any]] = []
+    most = 0
+
+    class Counted(Here):
+        def run(self, units: Any, progress: Any) -> Any:
+            nonlocal most
+            for done in super().run(units, progress):
+                alive.append(weakref.ref(done.value[1]))
+                yield done
+                del done
+                most = max(most, sum(one() is not None for one in alive))
+
+    inspect_on(Counted("cpu"), model, find_images([pictures]), tmp_path / "out", ignore, detector=detector, shard=1)
+    assert len(alive) > 3 and most <= 2  # the one that was just joined, and the one that is coming
 
 
 def test_coco_files_are_joined_with_numbers_of_their_own(detector: Detector) -> None:

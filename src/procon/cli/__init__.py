@@ -24,7 +24,7 @@ from procon.errors import ConfigError, ProconError
 
 if TYPE_CHECKING:
     from procon.detector import Detector
-    from procon.results.inspection import Row
+    from procon.results.inspection import ScoredImage
 
 app = typer.Typer(
     name="procon",
@@ -172,7 +172,7 @@ def predict(
     outcome = Outcome()
     about: dict[str, Any] = {"title": f"{model.name}: {len(found)} images", "facts": detector.describe()}
 
-    def on_row(row: "Row") -> None:
+    def on_row(row: "ScoredImage") -> None:
         outcome.rows.append(row)
         report("scoring", len(outcome.rows), len(found))
         if as_json:
@@ -247,7 +247,7 @@ def demo(
     from procon.demo.run import run_demo
 
     started = time.perf_counter()
-    rows: list[Row] = []
+    rows: list[ScoredImage] = []
     with _progress() as report:
         detector, outcome = run_demo(output, weights, report, rows.append)
     _print_rows(rows)
@@ -286,7 +286,7 @@ def _first_readable(images: Any) -> Any:
     raise BatchError(errors)
 
 
-def _print_rows(rows: "list[Row]", limit: int | None = None) -> None:
+def _print_rows(rows: "list[ScoredImage]", limit: int | None = None) -> None:
     """Score, verdict and time per image, as a table."""
     width = max(12, *(len(row.name) for row in rows))
     typer.echo(f"{'image':<{width}}  {'score':>7}  {'p':>6}  {'verdict':<9}  {'regions':>7}  {'ms':>6}")
@@ -307,7 +307,7 @@ def _print_rows(rows: "list[Row]", limit: int | None = None) -> None:
     typer.echo(f"{len(rows)} images, {flagged} anomalous")
 
 
-def _exit_on_errors(errors: "list[Row]") -> None:
+def _exit_on_errors(errors: "list[ScoredImage]") -> None:
     for row in errors:
         typer.echo(f"error: {row.error}", err=True)
     if errors:

@@ -27,8 +27,8 @@ from procon.evaluation.data.datasets import Dataset, Sample, open_dataset, read_
 from procon.evaluation.metrics import Metrics, evaluate
 from procon.evaluation.runs.sweep import Scored, Sweep
 from procon.evaluation.runs.tokens import TokenCache
+from procon.files import atomic_path, atomic_text
 from procon.method.maps import pixel_map
-from procon.model.storage import atomic_path, atomic_text
 from procon.vision.backbone import Backbone
 from procon.vision.images import crop_origin
 
