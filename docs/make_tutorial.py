@@ -22,6 +22,7 @@ from tutorial_page import Page, draw_parts, table
 from tutorial_parts import Tale, copy_own, render_flanges
 
 from procon import Config, Detector, Prediction
+from procon.cli.flags import SETTINGS
 from procon.demo.parts import DEFECT_KINDS
 from procon.results.rendering import ColorScale, color_scale
 
@@ -243,7 +244,7 @@ def forget(page: Page, detector: Detector, walk: Walk, tale: Tale) -> None:
     walk.forgotten = suspects[0].image
     seen = ", which is in the picture of step 4 too" if walk.forgotten in walk.evidence else ""
     page.say(
-        "(`procon fit --suspects` prints such a list after a fit, and writes a page of pictures.) "
+        "(`procon fit --suspects list` prints such a list after a fit, and writes a page of pictures.) "
         f"The first is `{walk.forgotten}`{seen}. {tale.forgotten} As long as the memory holds it, it counts as good, "
         "and so does what looks like it. Forgetting it removes every patch that came from it:"
     )
@@ -364,7 +365,8 @@ def flags(config: Config) -> str:
         value = getattr(config, one.name)
         if value != one.default:
             text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            words.append(f"--{one.name.replace('_', '-')}={shlex.quote(text)}")
+            flag = f"--{one.name.replace('_', '-')}" if SETTINGS[one.name].group == "user" else f"--set {one.name}"
+            words.append(f"{flag}={shlex.quote(text)}")
     return " ".join(words)
 
 

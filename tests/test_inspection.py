@@ -165,7 +165,7 @@ def test_rows_hold_no_heat_maps(line: Detector, tmp_path: Path, run: Run, monkey
     rows: list[ScoredImage] = []
     inspect(line, find_images([folder]), on_row=rows.append)
     shown: list[ScoredImage] = []
-    monkeypatch.setattr("procon.cli._print_rows", lambda rows, **_: shown.extend(rows))
+    monkeypatch.setattr("procon.cli.predict._print_rows", lambda rows, **_: shown.extend(rows))
     assert run("predict", line.save(tmp_path / "part.procon"), folder)[0] == 0
     assert len(rows) == len(shown) == 4
     for row in [*rows, *shown]:

@@ -284,7 +284,7 @@ def test_models_of_the_same_images_and_settings_are_left_alone(tiny_backbone: Pa
 def test_fit_each_on_the_command_line(data: Path, tiny_backbone: Path, tmp_path: Path, run: Cli) -> None:
     folder = make_dataset(tmp_path / "parts")
     (folder / "plate/train/good/002.png").write_bytes(b"nothing")
-    chosen = ["--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", "70", "--layers=-1"]
+    chosen = ["--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", "70", "--set", "layers=-1"]
     code, out, err = run("fit", folder, "--each", "-o", tmp_path / "models", *chosen)
     assert code == 2
     assert "error: plate: 1 image cannot be used" in err
@@ -293,7 +293,7 @@ def test_fit_each_on_the_command_line(data: Path, tiny_backbone: Path, tmp_path:
     assert code == 0, err
     assert "up to date:" in out and "plate.procon (4 images)" in out
     assert "must be a folder for the models" in run("fit", folder, "--each", *chosen)[2]
-    assert run("fit", folder, "--each", "--suspects", "-o", tmp_path / "models", *chosen)[0] == 2
+    assert run("fit", folder, "--each", "--suspects", "list", "-o", tmp_path / "models", *chosen)[0] == 2
     assert "many parts (--each) or one in shards" in run("fit", folder / "lid", "--ray", "local", *chosen)[2]
     assert (
         "holds the good images of one part"
@@ -363,18 +363,18 @@ def test_what_shards_cannot_do_is_refused(tiny_backbone: Path, good_folder: Path
     for changes, shards, message in (
         ({"coreset_ratio": 0.3}, 4, "no fewer than all 200 patches"),
         ({}, 9, "from 1 to the number of images 8"),
-        ({"normalization": "train"}, 2, "normalization must be none or robust"),
-        ({"coreset": "random"}, 2, "coreset must be k-center, got 'random'"),
+        ({"normalization": "train"}, 2, "normalization must be 'none' or 'robust' with shards"),
+        ({"coreset": "random"}, 2, "coreset must be 'k-center' with shards, got 'random'"),
     ):
         with pytest.raises(ConfigError, match=message):
             fit_family(Here("cpu"), tiny_config(tiny_backbone, **changes), images, ignore, shards=shards)
 
 
 def test_fit_in_shards_on_the_command_line(good_folder: Path, tiny_backbone: Path, tmp_path: Path, run: Cli) -> None:
-    chosen = ["--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", "70", "--layers=-1"]
+    chosen = ["--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", "70", "--set", "layers=-1"]
     model = tmp_path / "family.procon"
     code, out, err = run("fit", good_folder, "--shards", "2", "-o", model, *chosen, "--coreset-ratio", "0.1")
     assert code == 0, err
     assert "layer -1: no patch is farther from a bank than" in out and "times the best" in out
     assert run("predict", model, good_folder)[0] == 0
-    assert run("fit", good_folder, "--shards", "2", "--suspects", "-o", model, *chosen)[0] == 2
+    assert run("fit", good_folder, "--shards", "2", "--suspects", "list", "-o", model, *chosen)[0] == 2
