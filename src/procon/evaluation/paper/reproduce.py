@@ -11,7 +11,7 @@ from procon.evaluation.paper.protocol import Verdict, judge
 from procon.evaluation.paper.results import SPM, Result, fill_table, hardest, known_hardest, row_config
 from procon.evaluation.paper.tables import TABLES, Row, Table, build_table
 from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
-from procon.evaluation.runs.raw import Run
+from procon.evaluation.runs.raw import Run, refuse_ignored
 from procon.model.storage import atomic_text
 
 PROTOCOL = "protocol"
@@ -110,6 +110,7 @@ def bench(
     compute: Compute | None = None,
 ) -> Result:
     """One variant on every category: a line for each and their mean. ``compute`` as in :func:`reproduce`."""
+    refuse_ignored(variant)
     settings = {name: value for name, value in variant.to_dict().items() if value != run.base.to_dict()[name]}
     table = build_table("per-category", run.dataset.name)
     if variant != row_config(run.base, table.rows[0]):  # not what the paper's table per category was made with

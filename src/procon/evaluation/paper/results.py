@@ -57,7 +57,8 @@ class Result:
 
 def row_config(base: Config, row: Row, seed: int = 0) -> Config:
     """The variant behind a row; ``seed`` numbers the repeat."""
-    return replace(base, **{**row.settings, "bank_seed": SEED_STEP * seed})
+    config = replace(base, **row.settings)
+    return replace(config, bank_seed=config.bank_seed + SEED_STEP * seed)
 
 
 def known_hardest(run: Run, categories: Sequence[str]) -> tuple[str, ...] | None:

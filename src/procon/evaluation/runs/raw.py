@@ -42,6 +42,20 @@ Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
 
 
+def refuse_ignored(config: Config) -> None:
+    """Raise a :class:`ConfigError` for settings that a run cannot honour: masks are stretched, and no threshold is set."""
+    if config.aspect != "stretch":
+        raise ConfigError(
+            f"aspect must be 'stretch' in a benchmark run, got {config.aspect!r}: masks are stretched to the input size "
+            "and do not match padded maps; leave aspect out"
+        )
+    if config.false_alarm_rate != Config().false_alarm_rate:
+        raise ConfigError(
+            f"false_alarm_rate must be {Config().false_alarm_rate} in a benchmark run, got {config.false_alarm_rate}: "
+            "the metrics use no threshold; leave false_alarm_rate out"
+        )
+
+
 def variant_name(config: Config) -> str:
     """A file name that says how ``config`` differs from the paper's recipe: ``banks=1+coreset_ratio=0.01``."""
     plain = Config()
@@ -128,7 +142,8 @@ class Run:
     """A folder of raw results; opened by a command that adds to it, or by one that only reads."""
 
     def __init__(self, folder: Path, dataset: Dataset, base: Config) -> None:
-        """A run in ``folder``, or the one that is there taken up again if it is of the same data and settings."""
+        """A run in ``folder``; an existing run is continued if it has the same data and settings."""
+        refuse_ignored(base)
         self.folder, self.dataset, self.base = folder, dataset, base
         shared = {name: base.to_dict()[name] for name in SHARED}
         self._about = json.loads(
@@ -264,6 +279,7 @@ class Run:
         """The variants that have no raw results yet, by name."""
         wanted = {variant_name(config): config for config in variants}
         for config in wanted.values():
+            refuse_ignored(config)
             if any(getattr(config, name) != getattr(self.base, name) for name in SHARED):
                 raise ConfigError(f"variants of a run must share {', '.join(SHARED)}")
         return {name: config for name, config in wanted.items() if not self.has(category, config)}
