@@ -21,7 +21,7 @@ from procon.method.coreset import to_grid
 from procon.model.memory import select_anchors
 from procon.prediction import Prediction
 from procon.results.coco import CocoFile
-from procon.results.inspection import TableRow as Scored
+from procon.results.inspection import Row as Scored
 from procon.results.inspection import find_images, inspect
 from procon.scale import cluster
 from procon.scale.categories import compute_on
