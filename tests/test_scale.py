@@ -17,7 +17,7 @@ from PIL import Image
 from procon import ConfigError, Detector, ImageError, ProconError
 from procon.errors import MissingExtraError
 from procon.evaluation.paper.reproduce import reproduce
-from procon.evaluation.paper.tables import Row, Table
+from procon.evaluation.paper.tables import Table, TableRow
 from procon.method.coreset import to_grid
 from procon.model.selection import select_anchors
 from procon.prediction import Prediction
@@ -133,14 +133,14 @@ def test_the_tables_of_reproduce_do_not_depend_on_who_computes(
     data: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small: dict[str, Any] = {"layers": (-1, -3), "coreset_ratio": 0.3, "num_neighbors": 3}
-    rows = tuple(Row(f"B = {banks}", {**small, "banks": banks}) for banks in (1, 2))
+    rows = tuple(TableRow(f"B = {banks}", {**small, "banks": banks}) for banks in (1, 2))
     tables = {
         "banks": lambda _: Table("banks", "Banks", rows),
         "pools": lambda _: Table("pools", "Pools", rows[:1], subset=True),
     }
     monkeypatch.setattr("procon.evaluation.paper.reproduce.TABLES", tables)
     monkeypatch.setattr("procon.evaluation.paper.tables.TABLES", tables)
-    monkeypatch.setattr("procon.evaluation.paper.reproduce.SPM", Row("SPM", {**small, "layer_fusion": "concat"}))
+    monkeypatch.setattr("procon.evaluation.paper.reproduce.SPM", TableRow("SPM", {**small, "layer_fusion": "concat"}))
     written = []
     for name, compute in (("alone", None), ("cut", compute_on(Wide("cpu"), ignore))):
         run = make_run(tmp_path / name, data, tiny_backbone)
