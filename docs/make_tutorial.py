@@ -26,7 +26,6 @@ from procon.demo.parts import DEFECT_KINDS
 from procon.results.evidence import color_scale
 from procon.results.rendering import ColorScale
 
-MORE = 2  # false alarms to add after the first
 EVIDENCE_WIDTH = 1000  # pixels
 
 Results = dict[str, Prediction]
@@ -193,34 +192,45 @@ def add(page: Page, detector: Detector, walk: Walk) -> None:
     page.command(f"procon add flange.procon {image}")
     look(detector, walk, "one added")
     before, after = walk.results["fitted"], walk.results["one added"]
-    others = [path for path in flagged_good(before) if path != image]
     page.say(
         f"Its own score went from {before[image].score:.3f} to {after[image].score:.3f}, and the threshold from "
         f"{walk.thresholds['fitted']:.4f} to {walk.thresholds['one added']:.4f}."
     )
-    more = flagged_good(after)[:MORE]
-    if more:
+    added, alarms = [image], flagged_good(after)
+    good = [path for path in after if is_good(path)]
+    if alarms:
         page.say(
-            f"{len(flagged_good(after))} good parts are still flagged, `{more[0]}` with {after[more[0]].score:.3f} "
-            f"({before[more[0]].score:.3f} before). One photograph shows what is new at one place, in one light. "
-            f"So the highest go in too; here `more` is `{more}`."
+            f"{len(alarms)} good parts are still flagged, `{alarms[0]}` with {after[alarms[0]].score:.3f} "
+            f"({before[alarms[0]].score:.3f} before). One image shows the new feature at one place and in one light, "
+            "and the other parts differ a little. So the flagged part with the highest score is added, until no "
+            f"further part is flagged. Here `good` is the list of the {len(good)} new parts that are known to be "
+            "good, and `added` is the list of those in the memory."
         )
         with page.python():
-            for path in more:
-                detector.partial_fit(path)
-        page.command(*(f"procon add flange.procon {path}" for path in more))
-    walk.added = (image, *more)
+            while True:
+                results = detector.predict([path for path in good if path not in added])
+                alarms = [result for result in results if result.is_anomalous]
+                if not alarms:
+                    break
+                worst = max(alarms, key=lambda result: result.score)
+                detector.partial_fit(worst.source)
+                added.append(worst.source)
+        page.command(*(f"procon add flange.procon {path}" for path in added[1:]))
+    walk.added = tuple(added)
     look(detector, walk, "all added")
     last = walk.results["all added"]
-    shown = next((path for path in others if path not in more), image)
+    cleared = [path for path in flagged_good(before) if path not in added and passes(last[path])]
+    shown = cleared[0] if cleared else image
     page.say(
-        f"Good parts flagged now: {len(flagged_good(last))} of {len(list(filter(is_good, last)))}. `{short(shown)}` "
-        f"{'was never added' if shown != image else 'is the part that was added'}:"
+        f"Good parts flagged now: {len(flagged_good(last))} of {len(good)}. {len(added)} parts were added; "
+        f"{len(cleared)} that {'was' if len(cleared) == 1 else 'were'} flagged {'is' if len(cleared) == 1 else 'are'} "
+        f"cleared without being added. The picture shows `{short(shown)}`, which "
+        f"{'was never added' if cleared else 'was added first'}:"
     )
     steps = (
         ("fitted", "after the fit"),
         ("one added", "one part added"),
-        ("all added", f"{1 + len(more)} parts added"),
+        ("all added", f"{len(added)} parts added"),
     )
     columns = [(words, [(shown, walk.results[step][shown])]) for step, words in steps]
     page.picture("added", draw_parts(columns, walk.scale), "The same part after the fit and after parts were added.")

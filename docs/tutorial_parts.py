@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from procon.demo.parts import DEFECT_KINDS, plan_set, render_part
 from procon.vision.folders import inspection_images, training_images
 
-GOOD, HELD_OUT, UNMARKED, MARKED, DEFECTS = 32, 19, 2, 5, 2  # parts; DEFECTS of each kind
+GOOD, HELD_OUT, UNMARKED, MARKED, DEFECTS = 32, 59, 2, 5, 2  # parts; DEFECTS of each kind
 SLIPPED_IN = 11  # number of the training part that has rust
 SEED = 7
 
