@@ -29,6 +29,8 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check src tests benchmarks docs
 	$(BIN)/ruff format --check --quiet src tests benchmarks docs
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache > lint-imports.log 2>&1 || (cat lint-imports.log; exit 1)
+	rm -f lint-imports.log
 
 # The package as a user gets it: built, installed in an environment without the sources, and used.
 wheel: $(VENV)/.dev-ready

@@ -27,7 +27,7 @@ def measure(part: Path, recipe: str, config: Config, device: str) -> dict[str, A
     category = dataset.category(dataset.categories[0])
     samples = samples_of(category)
     detector = Detector(config, device=device)
-    detector.extractor  # noqa: B018 - loads the weights, which is not part of the fit
+    detector.reader.extractor  # noqa: B018 - loads the weights, which is not part of the fit
     start = time.perf_counter()
     detector.fit(list(category.train))
     fit = time.perf_counter() - start
@@ -36,8 +36,8 @@ def measure(part: Path, recipe: str, config: Config, device: str) -> dict[str, A
     for sample in samples:
         picture = open_image(sample.path)
         start = time.perf_counter()
-        ((_, pixels),) = detector.extractor.batches([picture])
-        score, input_map = detector.score(pixels, picture.size)
+        ((_, pixels),) = detector.reader.extractor.batches([picture])
+        score, input_map, _ = detector.scorer.measure_pixels(pixels, picture.size)
         scores.append(float(score[0]))
         maps.append(input_map[0].cpu().numpy())
         seconds.append(time.perf_counter() - start)

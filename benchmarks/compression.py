@@ -24,7 +24,8 @@ from procon.config import CHOICES
 from procon.evaluation.data.datasets import read_mask
 from procon.evaluation.metrics import evaluate
 from procon.method.consensus import top_mean
-from procon.method.score import score_patches
+from procon.method.score import score
+from procon.model import file
 from procon.vision.folders import read_layout
 from procon.vision.images import open_each
 
@@ -37,7 +38,9 @@ def measure(category: Path, weights: str) -> list[dict[str, Any]]:
     fitted = Detector(config).fit(category)
     assert fitted.memory is not None
     tests = [path for images in layout.test.values() for path in images]
-    features = [fitted.extractor.features(pixels) for _, pixels in fitted.extractor.batches(open_each(tests))]
+    features = [
+        fitted.reader.extractor.features(pixels) for _, pixels in fitted.reader.extractor.batches(open_each(tests))
+    ]
     labels = np.array([kind != "good" for kind, images in layout.test.items() for _ in images])
     masks = np.zeros((len(tests), *config.input_size), bool)
     for index, path in enumerate(tests):
@@ -49,16 +52,16 @@ def measure(category: Path, weights: str) -> list[dict[str, Any]]:
         changed = replace(config, compression=compression)  # type: ignore[arg-type]
         layers = tuple(layer.compressed(compression) for layer in fitted.memory.layers)
         memory = replace(fitted.memory, layers=layers)
-        score_patches(features[0], memory, changed)  # builds what is built once
+        score(features[0], memory, changed)  # builds what is built once
         patch_scores: list[Tensor] = []
         times = []
         for image in features:
             begin = time.perf_counter()
-            patch_scores.append(score_patches(image, memory, changed))
+            patch_scores.append(score(image, memory, changed).scores)
             times.append(time.perf_counter() - begin)
         stacked = torch.cat(patch_scores)
         scores = top_mean(stacked, config.top_ratio).numpy()
-        found = evaluate(scores, labels, fitted.input_maps(stacked).numpy(), masks)
+        found = evaluate(scores, labels, fitted.reader.input_maps(stacked).numpy(), masks)
         result: dict[str, Any] = {"category": category.name, "compression": compression}
         result |= {name: round(100 * found[name], 2) for name in COLUMNS}
         result |= {
@@ -72,10 +75,10 @@ def measure(category: Path, weights: str) -> list[dict[str, Any]]:
 
 def model_mib(fitted: Detector, config: Config, memory: Any) -> float:
     """Size of the model file with this memory."""
-    small = Detector(config)
-    small.memory, small.calibration, small._extractor = memory, fitted.calibration, fitted.extractor
     with tempfile.TemporaryDirectory() as folder:
-        return round(small.save(Path(folder) / "a.procon").stat().st_size / 2**20, 2)
+        path = Path(folder) / "a.procon"
+        file.write(path, replace(fitted.model, config=config, memory=memory))
+        return round(path.stat().st_size / 2**20, 2)
 
 
 def main() -> int:

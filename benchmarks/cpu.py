@@ -19,9 +19,11 @@ from torch import Tensor
 
 from environment import write_rows
 from plain import papers_form, plain_k_center
+from procon import Config
 from procon.method.coreset import k_center
 from procon.method.neighbors import Banks
-from procon.method.residual import bank_residuals
+from procon.method.score import read_layer
+from procon.model.memory import LayerMemory
 from timing import seconds
 
 PATCHES, BANKS, LAYERS = 784, 5, 4
@@ -102,13 +104,14 @@ def scoring_rows(count: int, repeats: int) -> list[dict[str, Any]]:
         selection = pool @ torch.randn(dims, 192, generator=torch.Generator().manual_seed(0)) / 192**0.5
         origin, places = k_center(selection, count // 20, [1, 2, 3, 4, 5]).unique(return_inverse=True)
         layers = [Banks(pool[origin], places)] * LAYERS
+        memories = [LayerMemory(banks.anchors, torch.arange(len(banks.anchors)), banks.rows) for banks in layers]
         queries = points(PATCHES, dims, 99)
         distinct = sum(len(banks.anchors) for banks in layers) / (LAYERS * layers[0].rows.numel())
         settings = f"{backbone} D={dims} 20 banks of {layers[0].rows.shape[1]}, {distinct:.0%} distinct"
 
-        def ours(layers: list[Banks] = layers, queries: Tensor = queries) -> None:
-            for banks in layers:
-                bank_residuals(queries, banks, 5)
+        def ours(memories: list[LayerMemory] = memories, queries: Tensor = queries) -> None:
+            for layer in memories:
+                read_layer(queries.unsqueeze(0), layer, Config())
 
         def paper(layers: list[Banks] = layers, queries: Tensor = queries) -> None:
             for banks in layers:

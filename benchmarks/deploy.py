@@ -91,7 +91,9 @@ def measure(backbone: str, images: Sequence[Any], folder: Path, rounds: int) -> 
     detector = Detector.load(file, device="cpu")
     assert detector.memory is not None
     anchors = sum(len(layer.anchors) for layer in detector.memory.layers)
-    runners: dict[str, Run] = {"torch fp32": lambda pixels: detector.score(torch.from_numpy(pixels))}
+    runners: dict[str, Run] = {
+        "torch fp32": lambda pixels: detector.scorer.measure_pixels(torch.from_numpy(pixels))[:2]
+    }
     manifests: dict[str, Mapping[str, Any]] = {}
     for runtime, precision in EXPORTS:
         name = f"{runtime} {precision}"

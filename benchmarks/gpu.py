@@ -24,9 +24,9 @@ from environment import write_rows
 from plain import papers_form, plain_k_center
 from procon import Config, Detector
 from procon.method.coreset import k_center
-from procon.method.neighbors import Banks
-from procon.method.residual import bank_residuals, image_residuals
+from procon.method.score import read_layer
 from procon.model.memory import LayerMemory, Memory
+from procon.model.model import Model
 from procon.vision.folders import read_layout
 from timing import seconds
 
@@ -109,7 +109,7 @@ def scoring_rows(memory: Memory) -> list[dict[str, Any]]:
 
         def ours(queries: list[Tensor] = queries) -> None:
             for layer, layer_patches in zip(memory.layers, queries, strict=True):
-                image_residuals(layer_patches, layer.index, 5)
+                read_layer(layer_patches, layer, Config())
 
         value, spread = milliseconds(ours)
         rows.append(row(f"scoring, batch {images}", value / images, spread / images, "ms/image"))
@@ -123,8 +123,8 @@ def scoring_rows(memory: Memory) -> list[dict[str, Any]]:
     times = " and ".join(f"{value / ours['value']:.0f} times {ours['measure'].split(', ')[1]}" for ours in rows)
     rows.append(row("scoring, the paper's form", value, spread, "ms/image", times))
     layer = memory.layers[0]
-    fused = image_residuals(queries[0], layer.index, 5)[0]
-    exact = bank_residuals(queries[0][0].cpu(), Banks(layer.anchors.cpu(), layer.banks.cpu()), 5)
+    fused = read_layer(queries[0], layer, Config()).residuals[0]
+    exact = read_layer(queries[0][:1].cpu(), layer.to(torch.device("cpu")), Config()).residuals[0]
     error = ((fused.cpu() - exact).abs() / exact).max().item()
     rows.append(row("residuals, largest relative difference to fp32 exact", error, 0, ""))
     return rows
@@ -136,13 +136,14 @@ def end_to_end_rows(memory: Memory, folder: str) -> list[dict[str, Any]]:
     shape = Dinov2Config(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, image_size=518, patch_size=14)
     Dinov2Model(shape).save_pretrained(folder)
     detector = Detector(Config(weights=folder), device="cuda")
-    detector.memory = memory
+    identity = detector.reader.extractor.backbone.identity()
+    detector.model = Model(detector.config, memory, None, (), identity)
     rows = []
     for images in (64, 1):
         pixels = torch.randn(images, 3, 392, 392, device="cuda")
-        value, spread = milliseconds(lambda pixels=pixels: detector.extractor.features(pixels))  # type: ignore[misc]
+        value, spread = milliseconds(lambda pixels=pixels: detector.reader.extractor.features(pixels))  # type: ignore[misc]
         rows.append(row(f"ViT-B/14 bf16 and projection, batch {images}", value / images, spread / images, "ms/image"))
-        value, spread = milliseconds(lambda pixels=pixels: detector.score(pixels))  # type: ignore[misc]
+        value, spread = milliseconds(lambda pixels=pixels: detector.scorer.measure_pixels(pixels))  # type: ignore[misc]
         note = "recorded graph" if images == 1 else ""
         rows.append(row(f"pixels to score and map, batch {images}", value / images, spread / images, "ms/image", note))
     return rows
@@ -164,7 +165,9 @@ def real_rows(weights: str, category: Path) -> list[dict[str, Any]]:
 
     def scores(precision: Literal["fp32", "bf16"], device: str) -> Tensor:
         detector = moved(precision, device)
-        return torch.cat([detector.score(pixels)[0].cpu() for _, pixels in detector.extractor.batches(tests)])
+        return torch.cat(
+            [detector.scorer.measure_pixels(pixels)[0].cpu() for _, pixels in detector.reader.extractor.batches(tests)]
+        )
 
     reference, rows = scores("fp32", "cpu"), []
     for precision in ("fp32", "bf16"):

@@ -25,7 +25,7 @@ from procon import Config, Detector
 from procon.evaluation.data.datasets import read_mask
 from procon.evaluation.metrics import evaluate
 from procon.method.consensus import top_mean
-from procon.method.score import score_patches
+from procon.method.score import score
 from procon.vision.folders import read_layout
 from procon.vision.images import open_each
 
@@ -37,7 +37,9 @@ class Judge:
         layout = read_layout(category)
         tests = [path for images in layout.test.values() for path in images]
         self.labels = np.array([kind != "good" for kind, images in layout.test.items() for _ in images])
-        self.features = [detector.extractor.features(px) for _, px in detector.extractor.batches(open_each(tests))]
+        self.features = [
+            detector.reader.extractor.features(px) for _, px in detector.reader.extractor.batches(open_each(tests))
+        ]
         self.masks = np.zeros((len(tests), *detector.config.input_size), bool)
         for index, path in enumerate(tests):
             if self.labels[index]:
@@ -47,10 +49,10 @@ class Judge:
     def __call__(self, detector: Detector) -> tuple[NDArray[Any], dict[str, float]]:
         """Scores of all test images, and how well they and the maps tell good from bad, in percent."""
         assert detector.memory is not None
-        maps: list[Tensor] = [score_patches(image, detector.memory, detector.config) for image in self.features]
+        maps: list[Tensor] = [score(image, detector.memory, detector.config).scores for image in self.features]
         stacked = torch.cat(maps)
         scores = top_mean(stacked, detector.config.top_ratio).numpy()
-        found = evaluate(scores, self.labels, detector.input_maps(stacked).numpy(), self.masks)
+        found = evaluate(scores, self.labels, detector.reader.input_maps(stacked).numpy(), self.masks)
         return scores, {name: 100 * found[name] for name in ("i_auroc", "p_ap")}
 
 

@@ -133,8 +133,8 @@ def part_line(arguments: argparse.Namespace, started: float) -> dict[str, Any]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     scores, maps = [], []
     for sample in listed.test:
-        ((_, pixels),) = detector.extractor.batches([open_image(sample.path)])
-        score, heat = detector.score(pixels)
+        ((_, pixels),) = detector.reader.extractor.batches([open_image(sample.path)])
+        score, heat, _ = detector.scorer.measure_pixels(pixels)
         scores.append(float(score[0]))
         maps.append(heat[0].numpy())
     masks = [None if sample.mask is None else read_mask(sample.mask, config.input_size) for sample in listed.test]

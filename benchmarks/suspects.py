@@ -28,8 +28,8 @@ SHARES = (0.0, 0.05, 0.1, 0.2)
 def measure(detector: Detector, test: list[Sample]) -> dict[str, float]:
     scores: list[float] = []
     maps: list[Any] = []
-    for _, pixels in detector.extractor.batches(open_each([sample.path for sample in test])):
-        image_scores, image_maps = detector.score(pixels)
+    for _, pixels in detector.reader.extractor.batches(open_each([sample.path for sample in test])):
+        image_scores, image_maps, _ = detector.scorer.measure_pixels(pixels)
         scores += image_scores.tolist()
         maps += list(image_maps.cpu().numpy())
     size = detector.config.input_size

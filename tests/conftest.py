@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,14 @@ def part_pixels(seed: int, defect: bool = False) -> NDArray[np.uint8]:
     if defect:
         pixels[40:60, 30:50] = (250, 30, 30)
     return np.asarray(pixels.clip(0, 255), np.uint8)
+
+
+def with_model(detector: Detector, **changes: Any) -> Detector:
+    """A detector with the same backbone whose model differs by ``changes``."""
+    other = Detector(detector.config, device=str(detector.device))
+    other._reader, other.sources = detector.reader, detector.sources
+    other.model = replace(detector.model, **changes)
+    return other
 
 
 @pytest.fixture(scope="session")

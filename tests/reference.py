@@ -6,6 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage
+
+from procon import Region
 
 Floats = NDArray[np.floating]
 
@@ -237,3 +240,28 @@ def lower_quartile(values: Sequence[float]) -> float:
     low = int(place)
     high = min(low + 1, len(values) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def find_regions(heatmap: NDArray[np.float32], threshold: float) -> tuple[Region, ...]:
+    """Connected areas of ``heatmap`` [H, W] above ``threshold``, highest peak first."""
+    if not heatmap.max() > threshold:
+        return ()
+    labels, count = ndimage.label(heatmap > threshold, np.ones((3, 3), int))
+    regions = []
+    for number, (rows, columns) in enumerate(ndimage.find_objects(labels), start=1):
+        values = heatmap[rows, columns][labels[rows, columns] == number]
+        box = (int(columns.start), int(rows.start), int(columns.stop), int(rows.stop))
+        mean = float(values.mean(dtype=np.float64))
+        regions.append(Region(box, values.size, float(values.max()), mean, float(threshold)))
+    assert len(regions) == count
+    return tuple(sorted(regions, key=lambda region: (-region.peak, region.box)))
+
+
+def peak_region(heatmap: NDArray[np.float32], typical: float) -> tuple[Region, ...]:
+    """The one area around the largest value of ``heatmap``, above half its height over ``typical``.
+
+    For a part that its score calls anomalous while no pixel reaches the threshold: the blur has spread a small defect.
+    """
+    peak = float(heatmap.max())
+    level = typical + (peak - typical) / 2
+    return find_regions(heatmap, level)[:1] if peak > level else ()

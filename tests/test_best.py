@@ -13,10 +13,14 @@ from PIL import Image
 from procon import Config, ConfigError, Detector, ImageError, ModelFileError
 from procon.config import BEST
 from procon.method.levels import PRIOR
-from procon.method.score import read_patches
+from procon.method.neighbors import nearest_in_banks
+from procon.method.score import Reading, fuse, levels_without_own, read_layers
+from procon.model.calibration import Calibration
+from procon.model.fitting import leave_one_out
+from procon.model.training import no_progress
 from procon.vision.images import open_image
 from tests import reference
-from tests.conftest import part_pixels, tiny_config
+from tests.conftest import part_pixels, tiny_config, with_model
 
 BOTH: dict[str, Any] = {"score_relative_to": "anchors", "map_offset": "quartile"}
 
@@ -27,8 +31,8 @@ def fitted(tiny_backbone: Path, good_folder: Path) -> Detector:
 
 
 def features_of(detector: Detector, image: Any) -> list[torch.Tensor]:
-    ((_, pixels),) = detector.extractor.batches([open_image(image)])
-    return detector.extractor.features(pixels)
+    ((_, pixels),) = detector.reader.extractor.batches([open_image(image)])
+    return detector.reader.extractor.features(pixels)
 
 
 # ------------------------------------------------------------------------------------------------------- the settings
@@ -125,16 +129,25 @@ def slow_reading(detector: Detector, image: Any, own: int | None) -> tuple[np.nd
     return reference.layer_consensus(np.array(plain), "mean"), reference.layer_consensus(np.array(relative), "mean")
 
 
+def read_image(detector: Detector, image: Any, own: int | None, config: Config | None = None) -> Reading:
+    """The reading of an image; of training image ``own`` as the fit reads it, without its own anchors."""
+    memory, config = detector.model.memory, config or detector.config
+    hidden = None if own is None else memory.own([own])
+    layers = read_layers(features_of(detector, image), memory, config, hidden=hidden)
+    relative = own is not None and config.score_relative_to == "anchors"
+    return fuse(layers, memory, config, levels=levels_without_own(layers, memory) if relative else None)
+
+
 @pytest.mark.parametrize("own", [None, 3])
 def test_readings_are_those_of_plain_loops(fitted: Detector, own: int | None) -> None:
     assert fitted.memory is not None and fitted.memory.quartile is not None
     image: Any = part_pixels(50, defect=True) if own is None else fitted.memory.names[own]
-    found = read_patches(features_of(fitted, image), fitted.memory, fitted.config, own)
+    found = read_image(fitted, image, own)
     scores, relative = slow_reading(fitted, image, own)
     np.testing.assert_allclose(found.scores[0].numpy(), scores, rtol=2e-5)
-    np.testing.assert_allclose(found.image[0].numpy(), relative, rtol=2e-4)
+    np.testing.assert_allclose(found.ranked[0].numpy(), relative, rtol=2e-4)
     shifted = scores - reference.lower_quartile(list(scores)) + fitted.memory.quartile
-    np.testing.assert_allclose(found.map[0].numpy(), shifted, rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(found.heat[0].numpy(), shifted, rtol=2e-5, atol=1e-6)
 
 
 def test_the_quartile_is_that_of_good_images_scored_as_new(fitted: Detector) -> None:
@@ -142,7 +155,7 @@ def test_the_quartile_is_that_of_good_images_scored_as_new(fitted: Detector) -> 
     assert memory is not None and memory.quartile is not None
     plain = replace(fitted.config, score_relative_to="nothing", map_offset="none")
     quartiles = [
-        reference.lower_quartile(read_patches(features_of(fitted, name), memory, plain, number).scores[0].tolist())
+        reference.lower_quartile(read_image(fitted, name, number, plain).scores[0].tolist())
         for number, name in enumerate(memory.names)
     ]
     assert memory.quartile == pytest.approx(reference.median(quartiles), rel=1e-6)
@@ -191,7 +204,7 @@ def test_a_region_of_interest_counts_alone(tiny_backbone: Path, good_folder: Pat
     detector = Detector(tiny_config(tiny_backbone, **BOTH), device="cpu").fit(good_folder, roi=corners)
     assert detector.memory is not None and detector.memory.layers[0].sums is not None
     counted = float(detector.memory.layers[0].sums[0, 0].sum())  # the weights of a patch sum to 1
-    patches = detector._counted(detector.memory.images, detector.memory.roi)
+    patches = detector.reader.selectable_rows(detector.memory.images, detector.memory.roi)
     assert patches is not None and counted == pytest.approx(len(patches))
     outside = part_pixels(70)
     outside[80:95, 5:75] = (250, 30, 30)
@@ -211,8 +224,6 @@ def test_save_and_load(fitted: Detector, tmp_path: Path) -> None:
 
 def test_a_file_without_what_the_settings_need_is_refused(fitted: Detector, tmp_path: Path) -> None:
     assert fitted.memory is not None
-    broken = Detector(fitted.config, device="cpu")
-    broken._extractor = fitted._extractor
     for memory, words in (
         (replace(fitted.memory, quartile=None), "lower quartile"),
         (
@@ -220,7 +231,7 @@ def test_a_file_without_what_the_settings_need_is_refused(fitted: Detector, tmp_
             "anchors leave",
         ),
     ):
-        broken.memory = memory
+        broken = with_model(fitted, memory=memory)
         with pytest.raises(ModelFileError, match=words):
             Detector.load(broken.save(tmp_path / "part.procon"), device="cpu")
         with pytest.raises(ConfigError, match="fit again"):
@@ -242,15 +253,14 @@ def test_an_edited_memory_is_measured_again(
 
     def afresh(detector: Detector) -> list[Any]:
         """The same of the memory's anchors alone, measured from nothing."""
-        other = Detector(detector.config, device="cpu")
-        other._extractor, other._held = detector.extractor, detector._held
         assert detector.memory is not None
         bare = [replace(layer, sums=None, scale=(0.0, 1.0)) for layer in detector.memory.layers]
         memory = replace(detector.memory, layers=tuple(bare), quartile=None)
-        with other._embedded(other._sources(memory.images), memory.images, memory.roi, lambda *_: None) as store:
-            memory = other._measured(memory, store, lambda *_: None)
-            other._commit(memory, other._calibrate(memory, store, lambda *_: None))
-        return measured(other)
+        sources, reader = detector.sources.find(memory.images), detector.reader
+        memory, scores = leave_one_out(reader, memory, lambda: reader.embed_each(sources), no_progress)
+        assert scores is not None
+        again = Calibration.of(scores, detector.config.false_alarm_rate)
+        return measured(with_model(detector, memory=memory, calibration=again))
 
     detector = Detector(tiny_config(tiny_backbone, **settings), device="cpu").fit(good_folder)
     before = measured(detector)
@@ -303,3 +313,22 @@ def test_on_cuda_it_is_as_on_the_cpu(tiny_backbone: Path, good_folder: Path, tmp
     assert there.calibration.scores == pytest.approx(here.calibration.scores, rel=1e-3)
     again = Detector.load(there.save(tmp_path / "part.procon"), device="cuda")
     assert again.predict(images[1]).score == there.predict(images[1]).score
+
+
+def test_fit_searches_every_training_image_once(
+    tiny_backbone: Path, good_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[int] = []
+
+    def search(*arguments: Any, **settings: Any) -> Any:
+        searched.append(len(arguments[0]))
+        return nearest_in_banks(*arguments, **settings)
+
+    monkeypatch.setattr("procon.method.score.nearest_in_banks", search)
+    config = tiny_config(tiny_backbone, **BOTH)
+    once = Detector(config, device="cpu").fit(good_folder)
+    assert len(searched) == 8 * len(config.layers)
+    monkeypatch.setattr("procon.model.fitting.KEPT_BYTES", 0)  # too many to keep: searched again, with the same result
+    twice = Detector(config, device="cpu").fit(good_folder)
+    assert len(searched) == 3 * 8 * len(config.layers)
+    assert once.calibration == twice.calibration

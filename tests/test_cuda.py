@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from procon import Detector
+from procon import Config, Detector
 from procon.errors import ImageError
 from procon.method.coreset import k_center
 from procon.method.neighbors import Banks
-from procon.method.residual import bank_residuals, image_residuals
+from procon.method.score import read_layer
 from procon.vision.images import open_image
 from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
+from tests.layers import PlainLayer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
@@ -54,8 +55,8 @@ def test_fused_residuals_agree_with_the_exact_path(size: int, dims: int) -> None
     anchors = clustered(12_000, dims, 5)
     rows = torch.stack([torch.randperm(12_000, generator=torch.Generator().manual_seed(b))[:size] for b in range(3)])
     patches = clustered(2 * 400, dims, 6).view(2, 400, dims)
-    fused = image_residuals(patches.cuda(), Banks(anchors.cuda(), rows.cuda()), 5).cpu()
-    exact = torch.stack([bank_residuals(image, Banks(anchors, rows), 5) for image in patches])
+    fused = read_layer(patches.cuda(), PlainLayer(Banks(anchors.cuda(), rows.cuda())), Config()).residuals.cpu()
+    exact = read_layer(patches, PlainLayer(Banks(anchors, rows)), Config()).residuals
     assert fused.shape == (2, 3, 400)
     # Half precision may swap an anchor at the edge of the candidates; nothing else may differ but rounding.
     error = (fused - exact).abs() / exact
@@ -116,15 +117,15 @@ def test_a_score_does_not_depend_on_the_group_recorded_or_not(hidden: int, preci
     config = tiny_config(weights, precision=precision, image_size=392)
     detector = Detector(config, device="cuda").fit([part_pixels(seed) for seed in range(6)])
     pictures = [open_image(part_pixels(seed, defect=seed % 3 == 0)) for seed in range(20, 40)]
-    pixels = torch.stack([detector.extractor.prepare(picture) for picture in pictures])
+    pixels = torch.stack([detector.reader.extractor.prepare(picture) for picture in pictures])
 
     def in_groups(size: int) -> list[torch.Tensor]:
-        parts = [detector.read(group, pictures[0].size) for group in pixels.split(size)]
+        parts = [detector.scorer.measure_pixels(group, pictures[0].size) for group in pixels.split(size)]
         return [torch.cat(kind) for kind in zip(*parts, strict=True)]
 
     alone = in_groups(1)
     for recorded in (False, True):
         for size in (20, 16, 7, 3, 2):
             if recorded:
-                detector.record(size)
+                detector.scorer.record(size)
             assert all(torch.equal(one, other) for one, other in zip(alone, in_groups(size), strict=True)), size

@@ -24,16 +24,16 @@ from procon import (
     NotFittedError,
     WeightsError,
 )
-from procon.method.score import layer_maps
+from procon.method.score import score
 from procon.model import storage
-from procon.model.memory import FeatureStore
+from procon.model.store import FeatureStore
 from procon.prediction import Prediction
 from procon.vision.images import open_image, to_input
 from tests import reference
 from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
 
 RTOL = 1e-5
-STAGES = ("checking images", "reading images", "selecting anchors", "calibrating")
+STAGES = ("reading images", "selecting anchors", "calibrating")
 
 
 def fit(weights: Path, images: object, **settings: object) -> Detector:
@@ -56,7 +56,7 @@ def assert_same(one: Prediction, other: Prediction) -> None:
 def tokens_of(detector: Detector, image: object) -> list[reference.Floats]:
     config = detector.config
     pixels = torch.from_numpy(to_input(open_image(image), config.input_size, config.resize))
-    return [layer[0].numpy() for layer in detector.extractor.backbone.tokens(pixels.unsqueeze(0))]
+    return [layer[0].numpy() for layer in detector.reader.extractor.backbone.tokens(pixels.unsqueeze(0))]
 
 
 def by_hand(
@@ -72,7 +72,7 @@ def by_hand(
         ]
         for layer in memory.layers
     ]
-    matrices = [None if matrix is None else matrix.numpy() for matrix in detector.extractor.projections]
+    matrices = [None if matrix is None else matrix.numpy() for matrix in detector.reader.extractor.projections]
     return reference.procon_scores(
         tokens_of(detector, image),
         banks,
@@ -166,10 +166,12 @@ def test_statistics_of_good_images_put_layers_on_one_scale(tiny_backbone: Path, 
     images = good_parts(4)
     detector = fit(tiny_backbone, images, normalization="train")
     assert detector.memory is not None
-    pixels = torch.cat([pixels for _, pixels in detector.extractor.batches(images)])
-    features = detector.extractor.features(pixels)
+    pixels = torch.cat([pixels for _, pixels in detector.reader.extractor.batches(images)])
+    features = detector.reader.extractor.features(pixels)
     kept = [
-        layer_maps([layer[i : i + 1] for layer in features], detector.memory, detector.config, i)
+        score(
+            [layer[i : i + 1] for layer in features], detector.memory, detector.config, hidden=detector.memory.own([i])
+        ).maps
         for i in range(len(images))
     ]
     maps = torch.cat(kept).double().numpy()
@@ -321,7 +323,7 @@ def test_features_on_disk_change_anchors_by_half_precision_only(
     tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_memory = fit(tiny_backbone, good_parts(3)).predict(part_pixels(96))
-    monkeypatch.setattr("procon.detector.FeatureStore", partial(FeatureStore, limit=0))
+    monkeypatch.setattr("procon.model.reader.FeatureStore", partial(FeatureStore, limit=0))
     on_disk = fit(tiny_backbone, good_parts(3)).predict(part_pixels(96))
     assert on_disk.score == pytest.approx(in_memory.score, rel=0.05)  # a pick may fall on another patch
     assert on_disk.score != in_memory.score
@@ -411,7 +413,7 @@ def test_progress_tells_each_stage_from_start_to_end(tiny_backbone: Path) -> Non
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every feature store on disk, and the folder its files appear in."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("procon.detector.FeatureStore", partial(FeatureStore, limit=0))
+    monkeypatch.setattr("procon.model.reader.FeatureStore", partial(FeatureStore, limit=0))
     return tmp_path
 
 
@@ -430,7 +432,7 @@ def test_an_interrupted_fit_changes_nothing_and_leaves_nothing(
     detector = Detector(tiny_config(tiny_backbone), device="cpu")
     with pytest.raises(KeyboardInterrupt):
         detector.fit(good_parts(3), progress=interrupt)
-    assert used_disk == (stage != "checking images")
+    assert used_disk
     assert not any(temporary.iterdir())
     with pytest.raises(NotFittedError):
         detector.predict(part_pixels(1))
@@ -470,7 +472,30 @@ def test_a_bad_image_in_a_batch_loses_nothing(detector: Detector, tmp_path: Path
         detector.predict(tmp_path / "broken.png")
 
 
-def test_a_bad_training_image_is_refused_before_any_work(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_fit_reads_and_decodes_every_file_once(
+    tiny_backbone: Path, good_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    decoded: list[object] = []
+
+    def count_open(path: Path, *arguments: Any, **settings: Any) -> Any:
+        opened.append(path.name)
+        return open_file(path, *arguments, **settings)
+
+    def count_decode(*arguments: Any, **settings: Any) -> Any:
+        decoded.append(arguments[0])
+        return decode(*arguments, **settings)
+
+    open_file, decode = Path.open, Image.open
+    monkeypatch.setattr(Path, "open", count_open)
+    monkeypatch.setattr(Image, "open", count_decode)
+    Detector(tiny_config(tiny_backbone), device="cpu").fit(good_folder)
+    names = sorted(path.name for path in good_folder.iterdir())
+    assert sorted(name for name in opened if name.endswith(".png")) == names
+    assert len(decoded) == len(names)
+
+
+def test_a_bad_training_image_is_refused_before_anything_is_selected(tiny_backbone: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.png").write_bytes(b"no image")
     images = [part_pixels(0), tmp_path / "broken.png", part_pixels(1)]
     detector = Detector(tiny_config(tiny_backbone), device="cpu")
@@ -478,7 +503,7 @@ def test_a_bad_training_image_is_refused_before_any_work(tiny_backbone: Path, tm
     with pytest.raises(BatchError, match=r"1 image cannot be used:\n.*broken\.png") as caught:
         detector.fit(images, progress=lambda stage, _done, _total: heard.add(stage))
     assert caught.value.errors.keys() == {1}
-    assert heard == {"checking images"}
+    assert heard == {"reading images"}
     assert detector.memory is None
     skipped = detector.fit(images, skip_bad=True)
     assert_same(skipped.predict(part_pixels(2)), fit(tiny_backbone, good_parts(2)).predict(part_pixels(2)))

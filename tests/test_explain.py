@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from procon import Config, ConfigError, Detector, Explanation, NotFittedError, Region
-from procon.method.score import layer_maps, score_patches
+from procon.method.score import score
 from procon.model.explanation import contributions
 from procon.model.memory import Memory
 from procon.prediction import Anchor, LayerEvidence
@@ -20,7 +20,7 @@ from procon.results.evidence import draw_evidence, write_evidence
 from procon.vision.framing import patch_at, patch_box
 from procon.vision.images import open_image
 from tests import reference
-from tests.conftest import part_pixels, tiny_config
+from tests.conftest import part_pixels, tiny_config, with_model
 
 
 def memory_of(detector: Detector) -> Memory:
@@ -29,8 +29,8 @@ def memory_of(detector: Detector) -> Memory:
 
 
 def features_of(detector: Detector, image: object) -> list[torch.Tensor]:
-    ((_, pixels),) = detector.extractor.batches([open_image(image)])
-    return detector.extractor.features(pixels)
+    ((_, pixels),) = detector.reader.extractor.batches([open_image(image)])
+    return detector.reader.extractor.features(pixels)
 
 
 # --------------------------------------------------------------------------------------------------------- geometry
@@ -102,7 +102,8 @@ def test_evidence_adds_up_to_the_score_of_the_patch(tiny_backbone: Path, overrid
     detector.fit([part_pixels(seed) for seed in range(4)])
     image = part_pixels(50, defect=True)
     features, memory, config = features_of(detector, image), memory_of(detector), detector.config
-    scores, maps = score_patches(features, memory, config)[0], layer_maps(features, memory, config)[0]
+    reading = score(features, memory, config)
+    scores, maps = reading.scores[0], reading.maps[0]
     for xy in ((40, 50), (0, 0), (79, 95)):
         found = detector.explain(image, xy)
         patch = found.patch[0] * 5 + found.patch[1]
@@ -240,8 +241,8 @@ def test_without_training_images_there_are_thumbnails_or_grey_tiles(tiny_backbon
     assert not grey_tiles(draw_evidence(detector, image, found))
     memory = memory_of(detector)
     bare = tuple(replace(training, thumbnail=b"") for training in memory.images)
-    detector.memory = replace(memory, images=bare)
-    assert grey_tiles(draw_evidence(detector, image, found))
+    bare_detector = with_model(detector, memory=replace(memory, images=bare))
+    assert grey_tiles(draw_evidence(bare_detector, image, found))
 
 
 @pytest.mark.parametrize(

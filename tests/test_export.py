@@ -23,7 +23,7 @@ from procon.deploy.export import export
 from procon.deploy.parity import TOLERANCE, Difference, check_images, disturbed
 from procon.method import maps
 from procon.vision.images import open_image
-from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
+from tests.conftest import part_pixels, tiny_config, with_model, write_tiny_backbone
 
 pytest.importorskip("onnxruntime")
 
@@ -115,7 +115,7 @@ def test_many_banks_are_masks_and_few_are_runs(
     assert "GatherElements" in names[0] and "GatherElements" not in names[1]
     assert masks.difference.map_share < 1e-4
     pixels = np.random.default_rng(0).normal(size=(2, 3, 70, 70)).astype(np.float32)
-    for here, there in zip(Runtime(runs.folder).score(pixels), Runtime(masks.folder).score(pixels), strict=True):
+    for here, there in zip(*(Runtime(done.folder).measure_pixels(pixels) for done in (runs, masks)), strict=True):
         np.testing.assert_allclose(there, here, atol=1e-5)
 
 
@@ -264,13 +264,9 @@ def test_int8_needs_real_images(tiny_backbone: Path, tmp_path: Path) -> None:
 
 
 def test_a_model_that_differs_is_not_left(detector: Detector, tmp_path: Path) -> None:
-    other = Detector(detector.config, device="cpu")
-    other._extractor, other.calibration = detector.extractor, detector.calibration
     assert detector.memory is not None
-    other.memory = replace(
-        detector.memory, layers=tuple(replace(layer, anchors=layer.anchors + 0.1) for layer in detector.memory.layers)
-    )
-    wrong = build_graph(other)
+    moved = tuple(replace(layer, anchors=layer.anchors + 0.1) for layer in detector.memory.layers)
+    wrong = build_graph(with_model(detector, memory=replace(detector.memory, layers=moved)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "build_graph", lambda *_, **__: wrong)
         with pytest.raises(

@@ -15,7 +15,7 @@ from procon.results.evidence import color_scale, painted
 from procon.results.gallery import Mark, make_card, write_gallery
 from procon.results.inspection import find_images, inspect
 from procon.results.regions import region_mask
-from tests.conftest import Run, part_pixels, tiny_config
+from tests.conftest import Run, part_pixels, tiny_config, with_model
 
 
 @pytest.fixture(scope="module")
@@ -118,9 +118,8 @@ def test_pycocotools_reads_the_masks(line: Detector) -> None:
 def test_a_flagged_part_always_has_a_region(line: Detector) -> None:
     known = line.calibration
     assert known is not None
-    strict = Detector(line.config, device="cpu")
-    strict._extractor, strict.memory = line.extractor, line.memory
-    strict.calibration = replace(known, peaks=tuple(peak + 10 for peak in known.peaks))  # no pixel gets there
+    far = replace(known, peaks=tuple(peak + 10 for peak in known.peaks))  # no pixel gets there
+    strict = with_model(line, calibration=far)
     prediction = strict.predict(part_pixels(300, defect=True))
     assert prediction.is_anomalous and prediction.pixel_threshold is not None
     (region,) = prediction.regions

@@ -1,8 +1,8 @@
 """Images added, forgotten and merged: what stays, what goes, and a threshold that follows."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +12,20 @@ from PIL import Image
 
 from procon import ConfigError, Detector, ImageError, NotFittedError
 from procon.method.coreset import k_center_from
-from procon.model.editing import extended, growth, merged, without
-from procon.model.memory import FeatureStore, LayerMemory, Memory
+from procon.model.growth import extended, growth, merged, without
+from procon.model.memory import LayerMemory, Memory
+from procon.model.store import FeatureStore
 from procon.model.training import TrainingImage
-from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
+from tests.conftest import part_pixels, tiny_config, with_model, write_tiny_backbone
 
 CPU = torch.device("cpu")
-WHEN = datetime(2025, 3, 9, 14, 30, 5, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is written at 14:30:05, and each further entry a second later."""
+    seconds = itertools.count(5)
+    monkeypatch.setattr("procon.model.editing.utc", lambda: f"2025-03-09T14:30:{next(seconds):02d}Z")
 
 
 def write_parts(folder: Path, seeds: range) -> list[Path]:
@@ -76,14 +83,12 @@ def leave_one_out(detector: Detector, images: list[Path]) -> list[float]:
     """Scores of training images against the memory without them, the long way: by forgetting their anchors."""
     scores = []
     for number, image in enumerate(images):
-        alone = Detector(detector.config, device="cpu")
-        alone._extractor = detector.extractor
         layers = []
         for layer in memory_of(detector).layers:
             own = layer.origin // memory_of(detector).patches == number
             # rows that are hidden become copies far away from everything
             layers.append(replace(layer, anchors=torch.where(own.unsqueeze(1), layer.anchors + 1e3, layer.anchors)))
-        alone.memory = replace(memory_of(detector), layers=tuple(layers))
+        alone = with_model(detector, memory=replace(memory_of(detector), layers=tuple(layers)))
         scores.append(alone.predict(image).score)
     return scores
 
@@ -175,7 +180,7 @@ def test_a_merged_bank_is_a_traversal_of_both(cap: int | None) -> None:
 def test_adding_keeps_what_was_there_and_grows_by_the_ratio(fit: Fit, paths: list[Path]) -> None:
     detector = fit(paths[:5])
     before = memory_of(detector)
-    assert detector.partial_fit(paths[5:], when=WHEN) is detector
+    assert detector.partial_fit(paths[5:]) is detector
     after = memory_of(detector)
     assert after.names == tuple(map(str, paths))
     size = int(0.3 * 3 * 25)
@@ -332,7 +337,7 @@ def test_compressed_memories_grow_and_shrink(fit: Fit, paths: list[Path], tmp_pa
 def test_forgetting_removes_everything_of_an_image(fit: Fit, paths: list[Path], tmp_path: Path) -> None:
     detector = fit(paths)
     before = memory_of(detector)
-    detector.forget(paths[3], when=WHEN)
+    detector.forget(paths[3])
     after = memory_of(detector)
     rest = [*paths[:3], *paths[4:]]
     assert after.names == tuple(map(str, rest))
@@ -423,9 +428,9 @@ def test_forgetting_what_was_added_gives_the_old_memory(fit: Fit, paths: list[Pa
 
 def test_merging_holds_the_images_of_both(fit: Fit, paths: list[Path], tmp_path: Path) -> None:
     one, other = fit(paths[:4]), fit(paths[4:])
-    one.forget(paths[0], when=datetime(2025, 1, 2, tzinfo=UTC))
-    other.set_threshold(0.2, when=datetime(2025, 1, 1, tzinfo=UTC))
-    one.merge(other, when=WHEN)
+    other.set_threshold(0.2)
+    one.forget(paths[0])
+    one.merge(other)
     both = memory_of(one)
     assert both.names == tuple(map(str, paths[1:]))
     assert [change.what for change in one.history] == ["threshold", "forgot", "merged"]
@@ -473,7 +478,7 @@ def test_merging_without_the_images_keeps_their_scores(fit: Fit, paths: list[Pat
 
 
 def test_separate_images_calibrate_against_the_whole_memory(fit: Fit, paths: list[Path], tmp_path: Path) -> None:
-    detector = fit(paths[:5]).calibrate(paths[5:], false_alarm_rate=0.25, when=WHEN)
+    detector = fit(paths[:5]).calibrate(paths[5:], false_alarm_rate=0.25)
     known = detector.calibration
     assert known is not None
     predictions = detector.predict(paths[5:])
@@ -531,7 +536,7 @@ def test_a_model_without_scores_says_what_it_needs(fit: Fit, paths: list[Path]) 
     detector = fit(paths[0])
     for attempt, words in (
         (detector.calibrate, "leave-one-out needs more training images"),
-        (lambda: detector.calibrate(false_alarm_rate=0.1), "no calibration scores to read at another rate"),
+        (lambda: detector.calibrate(false_alarm_rate=0.1), "the model is not calibrated; pass good images"),
         (lambda: detector.set_threshold(0.4), "calibrate on good images first"),
         (lambda: detector.measure_false_alarms(paths[1:]), "no threshold to measure"),
     ):
@@ -543,15 +548,15 @@ def test_a_model_without_scores_says_what_it_needs(fit: Fit, paths: list[Path]) 
 
 def test_training_pictures_come_from_the_path_or_the_thumbnail(tiny_backbone: Path, paths: list[Path]) -> None:
     detector = Detector(tiny_config(tiny_backbone), device="cpu").fit(paths[:2], thumbnails=True)
-    whole = detector.training_picture(1)
+    whole = detector.sources.picture(memory_of(detector).images[1])
     assert not isinstance(whole, ImageError) and np.array_equal(whole.pixels, part_pixels(1))
     paths[1].unlink()
-    small = detector.training_picture(1)
+    small = detector.sources.picture(memory_of(detector).images[1])
     assert not isinstance(small, ImageError) and small.size == (96, 80)
     assert np.abs(small.pixels.astype(int) - part_pixels(1)).mean() < 6  # JPEG
     bare = Detector(tiny_config(tiny_backbone), device="cpu").fit(paths[:1])
     paths[0].unlink()
-    assert isinstance(bare.training_picture(0), ImageError)
+    assert isinstance(bare.sources.picture(memory_of(bare).images[0]), ImageError)
 
 
 def test_images_without_a_path_are_never_taken_for_one_another(tiny_backbone: Path) -> None:

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from procon.method.coreset import k_center, to_grid
 from procon.method.projection import gaussian_matrix
-from procon.model.memory import FeatureStore, LayerMemory, Memory, build_layer, coreset_size, select_anchors
+from procon.model.memory import LayerMemory, Memory
+from procon.model.selection import build_layer, coreset_size, select_anchors
+from procon.model.store import FeatureStore
 from procon.model.training import TrainingImage
 
 CPU = torch.device("cpu")
@@ -158,14 +160,13 @@ def make_memory() -> Memory:
 
 def test_own_anchors_of_an_image() -> None:
     memory = make_memory()
-    first, second = memory.layers
-    assert memory.own(first, None) is None
-    assert [memory.own(first, image).tolist() for image in range(3)] == [  # type: ignore[union-attr]
+    assert [memory.own([image])[0].tolist() for image in range(3)] == [
         [True, True, False, False, False],  # patches 0 and 3 of image 0
         [False, False, True, False, False],
         [False, False, False, True, True],
     ]
-    assert memory.own(second, 0).tolist() == [True, True, False, False]  # type: ignore[union-attr]
+    assert memory.own([0])[1].tolist() == [True, True, False, False]
+    assert memory.own({0, 2})[1].tolist() == [True, True, False, True]
 
 
 def test_the_smallest_bank_without_an_image() -> None:

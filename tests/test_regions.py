@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from procon.method.regions import find_regions, peak_region
 from procon.prediction import Region
-from procon.results.regions import encode_rle, find_regions, peak_region, region_mask
+from procon.results.regions import encode_rle, region_mask
 from tests import reference
 
 

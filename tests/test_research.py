@@ -14,7 +14,6 @@ from procon import Config, Detector
 from procon.evaluation.data.datasets import Category, open_dataset
 from procon.method.levels import PRIOR
 from procon.method.maps import pixel_map
-from procon.method.residual import soft_residual
 from procon.vision.images import open_image
 from research import plan
 from research.bench import Bench, Reading, find_neighbors, image_scores, turn
@@ -30,6 +29,7 @@ from research.leaderboard import (
 from research.readouts import Neighborhood, Normal, Readout, normal_statistics, read, residuals
 from tests import reference
 from tests.conftest import part_pixels, tiny_config
+from tests.layers import soft_residual
 
 IMAGES, PATCHES, DIMS, ANCHORS, K = 3, 6, 5, 20, 4
 
@@ -166,8 +166,8 @@ def test_the_paper_as_a_reading_is_the_detector(category: Category, tiny_backbon
     for index, sample in enumerate(category.test):
         found = detector.predict(sample.path)
         assert found.score == pytest.approx(float(scores[index]), rel=1e-4)
-        ((_, pixels),) = detector.extractor.batches([open_image(sample.path)])
-        expected = detector.score(pixels)[1][0]
+        ((_, pixels),) = detector.reader.extractor.batches([open_image(sample.path)])
+        expected = detector.scorer.measure_pixels(pixels)[1][0]
         torch.testing.assert_close(
             pixel_map(values[index : index + 1], (70, 70), 4.0)[0], expected, rtol=1e-4, atol=1e-5
         )
@@ -183,8 +183,8 @@ def test_the_recipe_as_a_reading_is_config_best(category: Category, tiny_backbon
     for index, sample in enumerate(category.test):
         found = detector.predict(sample.path)
         assert found.score == pytest.approx(float(image_scores(values[for_score], for_score)[index]), rel=1e-4)
-        ((_, pixels),) = detector.extractor.batches([open_image(sample.path)])
-        expected = detector.score(pixels)[1][0] - detector.memory.quartile
+        ((_, pixels),) = detector.reader.extractor.batches([open_image(sample.path)])
+        expected = detector.scorer.measure_pixels(pixels)[1][0] - detector.memory.quartile
         mine = pixel_map(values[for_map][index : index + 1], (70, 70), 4.0)[0]
         torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
 

@@ -84,9 +84,9 @@ def test_raw_results_are_those_of_a_detector(run: Run, small: dict[str, Any], da
     assert raw.scores.tolist() == [result.score for result in found]
     assert raw.labels == [False] * 3 + [True] * 3
     assert [sample.kind for sample in raw.samples] == ["good"] * 3 + ["square"] * 3
-    pixels = [next(iter(detector.extractor.batches([picture])))[1] for picture in _open(raw)]
+    pixels = [next(iter(detector.reader.extractor.batches([picture])))[1] for picture in _open(raw)]
     for index, image in enumerate(pixels):
-        assert np.array_equal(raw.pixel_map(index), detector.score(image)[1][0].numpy())
+        assert np.array_equal(raw.pixel_map(index), detector.scorer.measure_pixels(image)[1][0].numpy())
     assert raw.about["config"]["banks"] == 2
     assert raw.about["system"] == "procon"
 

@@ -22,10 +22,11 @@ from procon.cli import app
 from procon.deploy import Runtime, load_any
 from procon.deploy.export import export
 from procon.deploy.manifest import Threshold, read_manifest
-from procon.deploy.numeric import find_regions, peak_region, resize_map
+from procon.deploy.runtime import resize_map
 from procon.method import maps
+from procon.method.regions import find_regions, peak_region
 from procon.model.calibration import Calibration
-from procon.results import regions as reference
+from tests import reference
 from tests.conftest import part_pixels, tiny_config
 
 Floats = NDArray[np.float32]
@@ -91,9 +92,9 @@ def test_a_folder_is_scored_in_order(detector: Detector, runtime: Runtime, good_
 
 def test_a_batch_scores_as_its_images_do(runtime: Runtime) -> None:
     pixels = np.random.default_rng(0).normal(size=(3, 3, 70, 70)).astype(np.float32)
-    scores, heat = runtime.score(pixels)
+    scores, heat, _ = runtime.measure_pixels(pixels)
     for index in range(3):
-        score, one = runtime.score(pixels[index : index + 1])
+        score, one, _ = runtime.measure_pixels(pixels[index : index + 1])
         assert scores[index] == pytest.approx(float(score[0]), abs=1e-5)
         np.testing.assert_allclose(heat[index], one[0], atol=1e-5)
 

@@ -18,7 +18,7 @@ from procon.errors import MissingExtraError
 from procon.evaluation.paper.reproduce import reproduce
 from procon.evaluation.paper.tables import Row, Table
 from procon.method.coreset import to_grid
-from procon.model.memory import select_anchors
+from procon.model.selection import select_anchors
 from procon.prediction import Prediction
 from procon.results.coco import CocoFile
 from procon.results.inspection import Row as Scored
@@ -325,14 +325,15 @@ def test_a_family_is_fitted_in_shards_and_calibrated_as_by_one(tiny_backbone: Pa
         assert memory is not None and memory.names == tuple(map(str, images))
         for index, layer in enumerate(memory.layers):
             assert layer.banks.shape == (2, 20)
-            ((_, pixels),) = fitted.extractor.batches([open_image(images[3])])
+            ((_, pixels),) = fitted.reader.extractor.batches([open_image(images[3])])
             mine = layer.origin // memory.patches == 3  # an anchor is the patch it says it is
             assert torch.equal(
-                layer.anchors[mine], fitted.extractor.features(pixels)[index][0][layer.origin[mine] % memory.patches]
+                layer.anchors[mine],
+                fitted.reader.extractor.features(pixels)[index][0][layer.origin[mine] % memory.patches],
             )
         assert fitted.calibration is not None and len(fitted.calibration.scores) == 8
-        gauge = fitted._gauge(*next(fitted._features([images[5]])), memory, 5)
-        assert gauge[0] == fitted.calibration.scores[5]
+        again = fitted.calibration.scores
+        assert fitted.calibrate().calibration.scores == again  # type: ignore[union-attr]
     assert len(coverage) == 2 and all(1 <= one.factor <= FACTOR for one in coverage)
     assert cut_up.predict(part_pixels(900, defect=True)).is_anomalous
 

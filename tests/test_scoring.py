@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from procon.method.projection import gaussian_matrix, project
-from procon.method.residual import hard_residual, soft_residual, soft_weights, temperature
+from procon.method.residual import soft_weights, temperature
 from tests import reference
+from tests.layers import hard_residual, soft_residual
 
 RTOL = 1e-5
 

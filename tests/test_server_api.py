@@ -447,7 +447,7 @@ def test_models_with_one_backbone_hold_its_weights_once(
     expected = {"disc": detector, "carried": detector, "wide": wide, "shallow": shallow}
     with client_of(settings(tmp_path, tiny_backbone)) as client:
         models = service_of(ready(client)).models
-        networks = {name: id(models.get(name).detector.extractor.backbone._model) for name in expected}
+        networks = {name: id(models.get(name).detector.reader.extractor.backbone._model) for name in expected}
         assert networks["disc"] == networks["carried"] == networks["wide"] != networks["shallow"]
         for name, alone in expected.items():
             found = client.post(f"/v1/models/{name}/predict", content=png(3, defect=True)).json()
@@ -455,7 +455,7 @@ def test_models_with_one_backbone_hold_its_weights_once(
         (tmp_path / "carried.procon").unlink()
         wide.save(tmp_path / "disc.procon")  # the first is replaced: whoever is left passes the weights on
         models.scan()
-        assert id(models.get("disc").detector.extractor.backbone._model) == networks["wide"]
+        assert id(models.get("disc").detector.reader.extractor.backbone._model) == networks["wide"]
 
 
 def test_openapi_names_every_route(client: TestClient) -> None:

@@ -54,7 +54,7 @@ def test_a_fit_and_a_lesson(client: TestClient, tmp_path: Path) -> None:
         lines = [line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data: ")]
     seen = [json.loads(line) for line in lines]
     assert seen[-1]["state"] == "done"
-    assert {"checking images", "selecting anchors"} & {event["stage"] for event in seen}
+    assert {"reading images", "selecting anchors", "calibrating"} & {event["stage"] for event in seen}
     fitted = client.get("/v1/models/other").json()
     assert fitted["images"] == 6 and fitted["threshold"]["false_alarm_rate"] == 0.2
     answer = client.post("/v1/models/other/explain", content=png(3, defect=True)).json()

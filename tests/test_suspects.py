@@ -134,3 +134,13 @@ def test_the_command_lists_them_with_pictures_and_can_leave_them_out(
     run_fit(monkeypatch, tiny_backbone, dirty_folder, tmp_path / "b.procon", "--leave-out-suspects")
     rest = Detector.load(tmp_path / "b.procon").memory
     assert rest is not None and str(dirty_folder / "04.png") not in rest.names
+
+
+def test_the_score_that_ranks_is_the_one_that_decides(tiny_backbone: Path) -> None:
+    """With levels of anchors, a suspect is ranked by the relative score, as the verdict is."""
+    detector = fit(tiny_backbone, {5}, 12, score_relative_to="anchors")
+    assert detector.calibration is not None
+    suspects = {suspect.number: suspect for suspect in detector.suspects(limit=1e9)}  # one round: nobody is hidden
+    for number, expected in enumerate(detector.calibration.scores):
+        assert suspects[number].score == pytest.approx(expected, rel=1e-5)
+    assert detector.suspects()[0].number == 5

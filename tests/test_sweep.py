@@ -13,6 +13,7 @@ from procon import Config, ConfigError, Detector
 from procon.evaluation.runs import sweep as sweep_module
 from procon.evaluation.runs.sweep import Scored, Sweep
 from procon.evaluation.runs.tokens import TokenCache
+from procon.model.verdict import place_map
 from procon.vision.backbone import Backbone
 from tests.conftest import part_pixels, tiny_config
 
@@ -92,10 +93,10 @@ def test_a_variant_scores_as_a_detector_of_its_own(
     detector = Detector(config, device="cpu").fit(images[:GOOD])
     found = detector.predict(images[GOOD:])
     assert swept[config].scores.tolist() == [result.score for result in found]
-    maps = detector.input_maps(torch.from_numpy(swept[config].maps).flatten(1)).numpy()
+    maps = detector.reader.input_maps(torch.from_numpy(swept[config].maps).flatten(1)).numpy()
     for mine, result in zip(maps, found, strict=True):
-        placed = detector._place(torch.from_numpy(mine), result.heatmap.shape)
-        assert np.array_equal(placed.numpy(), result.heatmap)
+        placed = place_map(detector.scorer, mine, result.heatmap.shape)
+        assert np.array_equal(placed, result.heatmap)
 
 
 def test_work_that_is_done_is_not_done_again(

@@ -125,13 +125,13 @@ def test_the_backbone_never_sees_more_than_a_few_tiles_at_once(
     tiled: Detector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[int, ...]] = []
-    real = tiled.extractor.backbone.tokens
+    real = tiled.reader.extractor.backbone.tokens
 
     def watch(pixels: Tensor) -> list[Tensor]:
         seen.append(tuple(pixels.shape))
         return real(pixels)
 
-    monkeypatch.setattr(tiled.extractor.backbone, "tokens", watch)
+    monkeypatch.setattr(tiled.reader.extractor.backbone, "tokens", watch)
     tiled.predict(textured(50))
     groups = [shape for shape in seen if shape[0] > 1]  # on a CPU each is then taken apart
     assert sum(shape[0] for shape in groups) == len(tile_starts(14, 5)) ** 2

@@ -10,10 +10,12 @@ from PIL import Image
 from procon.errors import BatchError, ImageError
 from procon.model.training import (
     THUMBNAIL_SIDE,
+    OpenedImage,
     TrainingImage,
     digest_of,
     find_again,
     good_images,
+    open_good,
     pack_thumbnails,
     unpack_thumbnails,
 )
@@ -58,8 +60,8 @@ def test_bad_images_are_refused_or_left_out(path: Path) -> None:
     broken.write_bytes(b"")
     with pytest.raises(BatchError, match=r"1 image cannot be used:\n.*broken\.png"):
         good_images([path, broken], quiet)
-    items, described = good_images([path, broken, part_pixels(1)], quiet, skip_bad=True)
-    assert len(items) == 2 and [image.name for image in described] == [str(path), "image 2"]
+    opened = [one for one in open_good([path, broken, part_pixels(1)], lambda _: None) if isinstance(one, OpenedImage)]
+    assert [one.image.name for one in opened] == [str(path), "image 2"]
     with pytest.raises(ImageError, match="at least one good image is needed, got an empty list"):
         good_images([], quiet)
 
@@ -91,7 +93,8 @@ def test_an_image_given_by_its_pixels_is_found_by_them(path: Path) -> None:
 
 def test_thumbnails_are_small_and_survive_packing(tmp_path: Path) -> None:
     large = np.repeat(np.repeat(part_pixels(0), 20, axis=0), 20, axis=1)
-    _, described = good_images([large, part_pixels(1)], quiet, thumbnails=True)
+    opened = list(open_good([large, part_pixels(1)], lambda _: None, thumbnails=True))
+    described = [one.image for one in opened if isinstance(one, OpenedImage)]
     (tmp_path / "t.jpg").write_bytes(described[0].thumbnail)
     assert open_image(tmp_path / "t.jpg").size == (THUMBNAIL_SIDE, THUMBNAIL_SIDE * 80 // 96)
     mixed = [described[0], TrainingImage("bare", (9, 9), "file:x"), described[1]]

@@ -31,6 +31,7 @@ from procon import Config, Detector
 from procon.evaluation.data.datasets import Category, open_dataset
 from procon.evaluation.runs.raw import Run, variant_name
 from procon.evaluation.runs.sweep import Scored
+from procon.model.verdict import judge
 from procon.vision.images import open_image
 
 METRICS = ("i_auroc", "i_ap", "i_f1", "p_auroc", "p_ap", "p_f1", "aupro", "pauroc30")
@@ -164,11 +165,11 @@ def ours(config: Config, listed: Category) -> Outcome:
     for sample in listed.test:
         started = time.perf_counter()
         picture = open_image(sample.path)
-        (score,), (seen,), (middle,) = detector.read(detector.extractor.prepare(picture).unsqueeze(0), picture.size)
-        detector.judge(picture, score, seen, middle)
+        (measured,) = detector.scorer.measure([detector.scorer.prepare(picture)], picture.size)
+        judge(detector.scorer, picture, measured)
         seconds.append(time.perf_counter() - started)
-        scores.append(float(score))
-        maps.append(seen.numpy())
+        scores.append(measured.score)
+        maps.append(measured.input_map)
     with tempfile.TemporaryDirectory() as folder:
         model = detector.save(Path(folder) / "part.procon").stat().st_size
     return fit, seconds, Scored(np.array(scores, np.float32), np.stack(maps)), config.input_size, model

@@ -1,6 +1,6 @@
 """What a detector says about one image, and why: plain data."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,8 @@ class Explanation:
     score: float
     """S_map of the patch, before the heat map is blurred."""
     layers: tuple[LayerEvidence, ...]
+    prediction: Prediction | None = field(default=None, repr=False, compare=False)
+    """Score, verdict and heat map of the whole image, from the same reading."""
 
     def normal_patches(self, count: int = 5) -> tuple[NormalPatch, ...]:
         """The training patches with the most weight, averaged over all layers and banks, heaviest first."""
@@ -153,4 +155,6 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, JSON-ready."""
-        return {**asdict(self), "normal_patches": [asdict(patch) for patch in self.normal_patches()]}
+        plain = asdict(replace(self, prediction=None))
+        del plain["prediction"]
+        return {**plain, "normal_patches": [asdict(patch) for patch in self.normal_patches()]}

@@ -190,7 +190,7 @@ def _show(results: "list[Result]") -> None:
 @contextmanager
 def _where(ray: str | None, cpus: int, device: str) -> "Iterator[tuple[torch.device, Progress, Compute | None]]":
     """Device, display and, with ``ray``, who computes: the workers of that cluster."""
-    from procon.detector import resolve_device
+    from procon.vision.backbone import resolve_device
 
     if ray is None:
         with _progress() as report:

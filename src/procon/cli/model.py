@@ -77,7 +77,7 @@ def threshold(
         changed = known.at_score(score) if score is not None else known.at_rate(false_alarm_rate or 0)
         known = _write(model, known, changed)
         if detector is not None:
-            detector.calibration = known
+            detector.model = detector.model.calibrated(known)
     _show(model, known, detector, measure, as_json)
 
 

@@ -7,9 +7,9 @@ imported when it is first asked for, so that ``procon --help`` stays quick.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from procon.deploy.runtime import Runtime, Scorer, load_any
+    from procon.deploy.runtime import Runtime, load_any
 
-__all__ = ["Runtime", "Scorer", "load_any"]
+__all__ = ["Runtime", "load_any"]
 
 
 def __getattr__(name: str) -> Any:

@@ -27,7 +27,7 @@ def build_graph(
 
 def build_vit(detector: Detector) -> Vit:
     """The backbone of a detector as arrays."""
-    backbone = detector.extractor.backbone
+    backbone = detector.reader.extractor.backbone
     architecture = backbone.architecture
     tensors = {name: tensor.float().numpy() for name, tensor in backbone.state().items()}
     return Vit(
@@ -44,7 +44,7 @@ def build_vit(detector: Detector) -> Vit:
 def layers_of(detector: Detector) -> list[Layer]:
     """The memory of a detector as arrays."""
     assert detector.memory is not None
-    extractor = detector.extractor
+    extractor = detector.reader.extractor
     blocks = list(extractor.layers)
     layers = []
     for index, memory in enumerate(detector.memory.layers):

@@ -78,7 +78,7 @@ def measure_cost(
         if isinstance(picture, ImageError):
             raise picture
         pixels = to_input(picture, config.input_size, config.resize)[None]
-        here, here_map = detector.score(torch.from_numpy(pixels))
+        here, here_map, _ = detector.scorer.measure_pixels(torch.from_numpy(pixels))
         there, there_map = exported(pixels)
         scores.append((float(here[0]), float(there[0])))
         maps.append((here_map[0].numpy(), there_map[0]))

@@ -253,7 +253,7 @@ def _entries(
         "calibration": None if known is None else {**known.to_dict(), "images": []},
         "memory": {"images": len(memory.images), "anchors_per_bank": int(memory.layers[0].banks.shape[1])},
         "config": config.to_dict(),
-        "backbone": detector.extractor.backbone.identity(),
+        "backbone": detector.reader.extractor.backbone.identity(),
         "facts": facts,
         "check": {
             "images": images.origin,
@@ -286,7 +286,7 @@ import re, sys
 import numpy as np
 from procon.deploy import Runtime
 runtime = Runtime(sys.argv[1])
-runtime.score(np.zeros((1, 3, *runtime.config.input_size), np.float32))
+runtime.measure_pixels(np.zeros((1, 3, *runtime.config.input_size), np.float32))
 print(1024 * int(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1]))
 """
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from procon.demo.parts import KINDS, render_part
 from procon.detector import Detector
 from procon.errors import ImageError
-from procon.model.training import find_again
 from procon.vision.images import ImageLike, Picture, open_each, open_image, to_input
 
 Floats = NDArray[np.float32]
@@ -95,7 +94,7 @@ def training_pictures(detector: Detector, most: int) -> list[Picture]:
     assert detector.memory is not None
     images = detector.memory.images
     chosen = [images[round(place)] for place in np.linspace(0, len(images) - 1, min(most, len(images)))]
-    places = find_again(chosen, detector._held, detector.training_folder)
+    places = detector.sources.find(chosen)
     pictures = open_each(place for place in places if not isinstance(place, ImageError))
     return [picture for picture in pictures if isinstance(picture, Picture)]
 
@@ -119,7 +118,7 @@ def compare(detector: Detector, exported: Score, pixels: Floats) -> Difference:
     """Score ``pixels`` with both; one image at a time, and once all together, which must not matter."""
     import torch
 
-    reference = [detector.score(torch.from_numpy(image[None])) for image in pixels]
+    reference = [detector.scorer.measure_pixels(torch.from_numpy(image[None]))[:2] for image in pixels]
     scores = np.array([float(score) for score, _ in reference])
     found = [exported(image[None]) for image in pixels]
     exported_scores = np.array([float(score[0]) for score, _ in found])

@@ -1,65 +1,22 @@
 """Score images with an exported model: the same predictions as :class:`procon.Detector`, without torch."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from procon.config import Config
 from procon.deploy.manifest import Threshold, is_exported, read_manifest
-from procon.deploy.numeric import find_regions, peak_region, resize_map
 from procon.deploy.sessions import Session, open_session
-from procon.errors import BatchError, ImageError, ModelFileError
+from procon.errors import ImageError, ModelFileError
+from procon.model import verdict
+from procon.model.verdict import Measurement, Predictor
 from procon.prediction import Prediction
-from procon.vision.folders import inspection_images
-from procon.vision.images import ImageLike, Picture, as_list, crop_origin, is_batch, open_each, to_input
+from procon.vision.images import WORKERS, ImageLike, Picture, to_input
 
 Floats = NDArray[np.float32]
-
-
-class Judge(Protocol):
-    """What a threshold is asked, whether it is a :class:`Threshold` or a ``procon.model.calibration.Calibration``."""
-
-    @property
-    def threshold(self) -> float:
-        """Image score above which a part is called anomalous."""
-
-    @property
-    def pixel_threshold(self) -> float:
-        """Heat-map value above which a pixel belongs to a region."""
-
-    @property
-    def typical(self) -> float:
-        """Median patch score of good images."""
-
-    def p_value(self, score: float) -> float:
-        """Share of good images at least as strange."""
-
-    def describe(self) -> list[str]:
-        """What the threshold can promise."""
-
-
-class Scorer(Protocol):
-    """What scores images: a :class:`Runtime` or a ``procon.Detector``."""
-
-    @property
-    def config(self) -> Config:
-        """The settings."""
-
-    @property
-    def calibration(self) -> Judge | None:
-        """The threshold, if there is one."""
-
-    def describe(self) -> list[str]:
-        """The model in a few lines for people."""
-
-    def predict(self, images: ImageLike | Iterable[ImageLike]) -> Any:
-        """One image in, one prediction out; several in, a list out."""
-
-    def predict_each(self, images: Iterable[ImageLike]) -> Iterator[Prediction | ImageError]:
-        """Predictions one by one."""
 
 
 class Runtime:
@@ -71,6 +28,9 @@ class Runtime:
         result = runtime.predict("parts/new/0001.png")
         result.score, result.is_anomalous, result.heatmap
     """
+
+    group_size = 1
+    workers = WORKERS
 
     def __init__(self, folder: str | Path, *, device: str = "auto", threads: int | None = None) -> None:
         """Check the checksums of the folder and load the model.
@@ -90,8 +50,13 @@ class Runtime:
 
     @property
     def calibration(self) -> Threshold | None:
-        """The threshold that travels with the model."""
+        """The threshold that was exported with the model."""
         return self.manifest.calibration
+
+    @property
+    def scorer(self) -> "Runtime":
+        """What measures images: this runtime."""
+        return self
 
     def describe(self) -> list[str]:
         """The model in a few lines for people."""
@@ -102,79 +67,54 @@ class Runtime:
 
         If some images cannot be used, :class:`BatchError` carries the predictions of the others.
         """
-        several = is_batch(images)
-        if several and isinstance(images, str | Path):
-            items: list[ImageLike] = list(inspection_images(Path(images)))
-        else:
-            items = as_list(images)
-        results = list(self.predict_each(items))
-        errors = {index: result for index, result in enumerate(results) if isinstance(result, ImageError)}
-        if errors and several:
-            raise BatchError(errors, [None if index in errors else result for index, result in enumerate(results)])
-        if errors:
-            raise errors[0]
-        return results if several else results[0]
+        return verdict.predict(self, images)
 
     def predict_each(self, images: Iterable[ImageLike]) -> Iterator[Prediction | ImageError]:
         """Predictions one by one, in order; an image that cannot be used yields its error and the rest goes on."""
-        for picture in open_each(images):
-            if isinstance(picture, ImageError):
-                yield picture
-                continue
-            (score,), (input_map,), (middle,) = self.read(self.prepare(picture)[None])
-            yield self.judge(picture, float(score), input_map, float(middle))
-
-    def score(self, pixels: Floats) -> tuple[Floats, Floats]:
-        """Preprocessed images [N, 3, H, W] float32 to image scores [N] and pixel maps [N, H, W]."""
-        scores, maps, _ = self.read(pixels)
-        return scores, maps
+        return verdict.predict_each(self, images)
 
     def prepare(self, picture: Picture) -> Floats:
         """The picture as the input [3, H, W] of the model."""
         return to_input(picture, self.config.input_size, self.config.resize)
 
-    def read(self, pixels: Floats) -> tuple[Floats, Floats, Floats]:
+    def measure(self, inputs: Sequence[Any], size: tuple[int, int] | None = None) -> list[Measurement]:
+        """Measure prepared images [3, H, W]; their ``size`` does not matter, as padded models are not exported."""
+        scores, maps, medians = self.measure_pixels(np.stack([np.asarray(pixels) for pixels in inputs]))
+        return [Measurement(float(s), m, float(d)) for s, m, d in zip(scores, maps, medians, strict=True)]
+
+    def measure_pixels(self, pixels: Floats) -> tuple[Floats, Floats, Floats]:
         """Image scores [N], pixel maps [N, H, W] and median patch scores [N] of images [N, 3, H, W]."""
-        found = self._session(np.ascontiguousarray(pixels, np.float32))
-        patches, counted = found["patches"].reshape(len(pixels), -1), self.manifest.entries.get("counted")
-        middles = np.median(patches if counted is None else patches[:, counted], axis=1)
-        return found["score"], found["map"], np.asarray(middles, np.float32)
+        outputs = self._session(np.ascontiguousarray(pixels, np.float32))
+        patches, counted = outputs["patches"].reshape(len(pixels), -1), self.manifest.entries.get("counted")
+        medians = np.median(patches if counted is None else patches[:, counted], axis=1)
+        return outputs["score"], outputs["map"], np.asarray(medians, np.float32)
 
-    def judge(self, picture: Picture, score: float, input_map: Floats, typical: float) -> Prediction:
-        """Heat map, verdict and regions of a picture from what :meth:`read` says about it."""
-        heatmap = self._place(input_map, picture.size)
-        known = self.calibration
-        if known is None:
-            return Prediction(score, heatmap, None, None, None, (), picture.source, None, typical)
-        verdict = score > known.threshold
-        regions = find_regions(heatmap, known.pixel_threshold)
-        if verdict and not regions:
-            regions = peak_region(heatmap, known.typical)
-        return Prediction(
-            score,
-            heatmap,
-            verdict,
-            known.threshold,
-            known.p_value(score),
-            regions,
-            picture.source,
-            known.pixel_threshold,
-            typical,
-        )
-
-    def _place(self, input_map: Floats, size: tuple[int, int]) -> Floats:
-        """The map of the backbone's input at the ``size`` of the image; what a centre crop cut off is 0."""
-        if self.config.resize is not None:
-            top, left = crop_origin(self.config.input_size, self.config.resize)
-            whole = np.zeros((self.config.resize, self.config.resize), np.float32)
-            whole[top : top + input_map.shape[0], left : left + input_map.shape[1]] = input_map
-            input_map = whole
+    def resize_map(self, input_map: Floats, size: tuple[int, int]) -> Floats:
+        """A map [h, w] at (height, width); see :func:`resize_map`."""
         return resize_map(input_map, size)
+
+
+def resize_map(heatmap: Floats, size: tuple[int, int]) -> Floats:
+    """Bilinear, pixel centres aligned, not antialiased: [h, w] -> [height, width]."""
+    if heatmap.shape == size:
+        return heatmap
+    (top, bottom, down), (left, right, along) = (
+        _places(cells, n) for cells, n in zip(heatmap.shape, size, strict=True)
+    )
+    wide = heatmap[:, left] * (1 - along) + heatmap[:, right] * along
+    return np.asarray(wide[top] * (1 - down)[:, None] + wide[bottom] * down[:, None], np.float32)
+
+
+def _places(cells: int, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
+    """For each of ``size`` pixels the two of ``cells`` it lies between and how far it is towards the second."""
+    at = np.clip((np.arange(size) + 0.5) * (cells / size) - 0.5, 0, None)
+    low = np.minimum(at.astype(np.intp), cells - 1)
+    return low, np.minimum(low + 1, cells - 1), (at - low).astype(np.float32)
 
 
 def load_any(
     path: str | Path, *, weights: str | Path | None = None, device: str = "auto", threads: int | None = None
-) -> Scorer:
+) -> Predictor:
     """A ``.procon`` file (needs torch) or an exported folder (does not), ready to predict.
 
     ``weights`` says where the backbone of a ``.procon`` file is; an exported folder carries its own.

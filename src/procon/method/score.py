@@ -1,8 +1,17 @@
-"""Patches against a memory: residuals of every bank, their consensus, and the layers made one map."""
+"""The method from embedded patches to scores: the one place where the pipeline is written.
+
+    neighbours -> weights -> residuals of every bank -> median over banks -> mean over layers -> scores of patches
+
+:func:`score` returns everything it found on the way. Prediction, explanation, calibration, the levels of anchors,
+suspects and sweeps over configurations all use what it returns. The CUDA kernels (``method.cuda``) and the exported
+graph (``deploy.scoring``) are the only other forms of the method, and tests compare both with this one.
+"""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,158 +20,175 @@ from procon.config import Config
 from procon.errors import ConfigError
 from procon.method.consensus import bank_consensus, layer_consensus, lower_quartile, robust_normalize
 from procon.method.levels import anchor_levels, relative_residuals, residual_sums
-from procon.method.neighbors import nearest_in_banks
-from procon.method.residual import (
-    bank_distances,
-    image_residuals,
-    neighbor_residuals,
-    soft_weights,
-    temperature,
-)
-from procon.model.memory import LayerMemory, Memory
-from procon.vision.scope import Scope
+from procon.method.neighbors import Banks, nearest_in_banks
+from procon.method.residual import residual_norms, soft_weights, temperature
 
 
-def score_patches(
-    features: list[Tensor],
-    memory: Memory,
-    config: Config,
-    without: int | Collection[int] | None = None,
-    scope: Scope | None = None,
-) -> Tensor:
-    """S_map: embedded patches [N, P, D] per memory to patch scores [N, P], or of the K in ``scope`` only [N, K].
+class LayerBanks(Protocol):
+    """What the method needs to know about the memory of one layer."""
 
-    ``without`` hides the anchors that came from that training image, or from any of several.
-    """
-    features = in_scope(features, scope)
-    return fuse_layers(layer_maps(features, memory, config, without), [layer.scale for layer in memory.layers], config)
+    @property
+    def index(self) -> Banks:
+        """The banks, ready for the neighbour search."""
+
+    @property
+    def levels(self) -> Tensor:
+        """[B, U]: the level of each anchor on good patches."""
+
+    @property
+    def sums(self) -> Tensor | None:
+        """[3, B, U]: the sums behind the levels."""
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Mean and standard deviation of the layer's map on good images."""
 
 
-class PatchReading(NamedTuple):
-    """What was read from the patches of images, [N, P] each. All three are S_map unless the configuration differs."""
+class Banked(Protocol):
+    """What the method needs to know about a memory."""
 
+    @property
+    def layers(self) -> Sequence[LayerBanks]:
+        """The banks of each layer."""
+
+    @property
+    def quartile(self) -> float | None:
+        """The usual lower quartile of a good map, with ``map_offset="quartile"`` only."""
+
+
+@dataclass(frozen=True)
+class LayerReading:
+    """What the banks of one layer say about the P patches of N images."""
+
+    residuals: Tensor
+    """r_{l,b,p}: [N, B, P]."""
+    distances: Tensor | None = None
+    """[N, B, P, k]: squared distances to the nearest anchors. None where a CUDA kernel keeps them to itself."""
+    rows: Tensor | None = None
+    """[N, B, P, k]: which anchors these are."""
+    weights: Tensor | None = None
+    """[N, B, P, k]: their weights in the soft projection."""
+
+    def image(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Residuals [B, P], weights and rows [B, P, k] of one image."""
+        assert self.weights is not None and self.rows is not None
+        return self.residuals[number], self.weights[number], self.rows[number]
+
+    def sums(self, anchors: int, number: int = 0) -> Tensor:
+        """What image ``number`` says about the levels of so many ``anchors``: [3, B, anchors]."""
+        return residual_sums(*self.image(number), anchors)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a memory says about the patches of N images."""
+
+    layers: tuple[LayerReading, ...]
+    maps: Tensor
+    """S_l of every layer: [N, L, P]."""
     scores: Tensor
-    """S_map."""
-    map: Tensor
-    """What the heat map shows."""
-    image: Tensor
-    """What the image score is the mean of, where it is highest."""
+    """S_map: [N, P]."""
+    heat: Tensor
+    """What the heat map shows, [N, P]: S_map, or S_map shifted with ``map_offset``."""
+    ranked: Tensor
+    """What the image score averages where it is highest, [N, P]: S_map, or relative to the levels of anchors."""
 
 
-def read_patches(
-    features: list[Tensor], memory: Memory, config: Config, without: int | None = None, scope: Scope | None = None
-) -> PatchReading:
-    """Embedded patches [N, P, D] per memory against it; with ``scope`` only the K patches in it, [N, K].
+def score(
+    features: Sequence[Tensor],
+    memory: Banked,
+    config: Config,
+    *,
+    hidden: Sequence[Tensor] | None = None,
+    levels: Sequence[Tensor] | None = None,
+    neighbors: bool = False,
+) -> Reading:
+    """Compare embedded patches [N, P, D] per layer with a memory.
 
-    ``without`` takes the images for that training image: its anchors are hidden, and so is what it left on others.
+    ``hidden`` [U] per layer masks anchors. ``levels`` [B, U] per layer replaces those of the memory. ``neighbors``
+    are always part of the reading on a CPU, and on CUDA if they are asked for: the fused kernels do not return them.
     """
-    if config.score_relative_to == "nothing":
-        scores = score_patches(features, memory, config, without, scope)
-        return PatchReading(scores, shifted(scores, memory.quartile, config), scores)
-    read = zip(memory.layers, in_scope(features, scope), strict=True)
-    parts = [relative_layer(p, layer, config, memory.own(layer, without)) for layer, p in read]
-    scales = [layer.scale for layer in memory.layers]
-    scores, relative = (
-        fuse_layers(torch.stack([bank_consensus(part) for part in side], dim=1), scales, config)
-        for side in zip(*parts, strict=True)
-    )
-    return PatchReading(scores, shifted(scores, memory.quartile, config), relative)
+    layers = read_layers(features, memory, config, hidden=hidden, neighbors=neighbors)
+    return fuse(layers, memory, config, levels=levels)
 
 
-def read_good(
-    features: list[Tensor], memory: Memory, config: Config, number: int, scope: Scope | None = None
-) -> tuple[Tensor, list[Tensor]]:
-    """S_map [1, P] of training image ``number``, [1, P, D] per memory, and what it leaves on the anchors of others.
-
-    The latter are the sums [3, B, U] of each memory with ``score_relative_to="anchors"``, else none.
-    """
-    if config.score_relative_to == "nothing":
-        return score_patches(features, memory, config, number, scope), []
-    maps, sums = [], []
-    for layer, patches in zip(memory.layers, in_scope(features, scope), strict=True):
-        residuals, weights, rows = read_weighted(patches[0], layer, config, memory.own(layer, number))
-        maps.append(bank_consensus(residuals.unsqueeze(0)))
-        sums.append(residual_sums(residuals, weights, rows, len(layer.anchors)))
-    return fuse_layers(torch.stack(maps, dim=1), [layer.scale for layer in memory.layers], config), sums
+def read_layers(
+    features: Sequence[Tensor],
+    memory: Banked,
+    config: Config,
+    *,
+    hidden: Sequence[Tensor] | None = None,
+    neighbors: bool = False,
+) -> tuple[LayerReading, ...]:
+    """Neighbours, weights and residuals of embedded patches [N, P, D] per layer; ``hidden`` [U] masks anchors."""
+    masks = [None] * len(memory.layers) if hidden is None else hidden
+    parts = zip(features, memory.layers, masks, strict=True)
+    return tuple(read_layer(patches, layer, config, mask, neighbors=neighbors) for patches, layer, mask in parts)
 
 
-def shifted(patch_scores: Tensor, quartile: float | None, config: Config) -> Tensor:
-    """Patch scores [N, P], each image shifted so that its lower quartile is ``quartile``, if the configuration says so.
+def read_layer(
+    patches: Tensor, layer: LayerBanks, config: Config, hidden: Tensor | None = None, *, neighbors: bool = False
+) -> LayerReading:
+    """Embedded patches [N, P, D] against the banks of one layer; ``hidden`` [U] masks anchors."""
+    general = neighbors or hidden is not None or layer.index.propose is not None
+    if patches.is_cuda and not general and is_fused(patches.shape[2], config):
+        from procon.method.cuda.neighbors import fused_residuals
 
-    Light or focus that lifts all patches of a part no longer lifts it above another, and the scale stays that of S_map.
-    """
-    if config.map_offset == "none":
-        return patch_scores
-    if quartile is None:
-        raise ConfigError(
-            "map_offset='quartile' needs the maps of good images, and this memory was made without them; fit again "
-            "with Detector.fit"
-        )
-    return patch_scores + (quartile - lower_quartile(patch_scores)).unsqueeze(1)
-
-
-def in_scope(features: list[Tensor], scope: Scope | None) -> list[Tensor]:
-    """Of embedded patches [N, P, D] per memory those that count [N, K, D]: others do not set the temperature either."""
-    return features if scope is None else [layer[:, scope.rows] for layer in features]
-
-
-def layer_maps(
-    features: list[Tensor], memory: Memory, config: Config, without: int | Collection[int] | None = None
-) -> Tensor:
-    """S_l of every layer: embedded patches [N, P, D] per memory to [N, L, P]."""
-    read = zip(memory.layers, features, strict=True)
-    maps = [bank_consensus(read_layer(p, layer, config, memory.own(layer, without))) for layer, p in read]
-    return torch.stack(maps, dim=1)
-
-
-def read_layer(patches: Tensor, layer: LayerMemory, config: Config, hidden: Tensor | None = None) -> Tensor:
-    """r_{l,b,p} of every bank: embedded patches [N, P, D] to residuals [N, B, P]; ``hidden`` [U] masks anchors."""
-    if config.readout == "hard":
-        return torch.stack([bank_distances(image, layer.index, exclude=hidden) for image in patches])
-    tau = math.inf if config.readout == "uniform" else config.tau
-    return image_residuals(
-        patches, layer.index, config.num_neighbors, tau, tau_patches=config.tau_patches, exclude=hidden
-    )
-
-
-def relative_layer(
-    patches: Tensor, layer: LayerMemory, config: Config, hidden: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """:func:`read_layer`, and the same divided by what the same anchors leave on good patches: both [N, B, P].
-
-    With ``hidden`` [U] the images are training images, one at a time, without these anchors: what they left on the
-    others is taken out of the levels.
-    """
-    plain, relative = [], []
+        return LayerReading(fused_residuals(patches, layer.index.packed, config.num_neighbors))
+    images = []
     for image in patches:
-        residuals, weights, rows = read_weighted(image, layer, config, hidden)
-        levels = layer.levels
-        if hidden is not None and layer.sums is not None:
-            levels = anchor_levels(layer.sums - residual_sums(residuals, weights, rows, len(layer.anchors)))
-        plain.append(residuals)
-        relative.append(relative_residuals(residuals, weights, rows, levels))
-    return torch.stack(plain), torch.stack(relative)
+        distances, rows = nearest_in_banks(image, layer.index, neighbors_of(config), exclude=hidden)
+        images.append(read_neighbors(image, layer, distances, rows, config))
+    if len(images) == 1:
+        return images[0]
+    joined = zip(*((i.residuals, i.distances, i.rows, i.weights) for i in images), strict=True)
+    return LayerReading(*(torch.cat([part for part in parts if part is not None]) for parts in joined))
 
 
-def read_weighted(
-    patches: Tensor, layer: LayerMemory, config: Config, hidden: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Residuals [B, P] of one image [P, D], with the weights and rows of the anchors behind them, both [B, P, k]."""
-    distances, rows = nearest_in_banks(patches, layer.index, config.num_neighbors, exclude=hidden)
-    tau = temperature(distances, config.tau_patches)
-    if config.tau is not None:
-        tau = torch.full_like(tau, config.tau)
-    residuals = neighbor_residuals(patches, layer.index, distances, rows, tau)
-    return residuals, soft_weights(distances, tau), rows
+def read_neighbors(patches: Tensor, layer: LayerBanks, distances: Tensor, rows: Tensor, config: Config) -> LayerReading:
+    """One image [P, D] whose neighbours in every bank are known: at least k of them, both [B, P, k]."""
+    k = neighbors_of(config)
+    distances, rows = distances[:, :, :k], rows[:, :, :k]
+    if config.readout == "hard":  # s_NN(z) = min_m ‖z - m‖, the PatchCore score
+        residuals, weights = distances[:, :, 0].sqrt(), torch.ones_like(distances)
+    else:
+        fixed = math.inf if config.readout == "uniform" else config.tau
+        tau = temperature(distances, config.tau_patches) if fixed is None else distances.new_full((len(rows),), fixed)
+        weights = soft_weights(distances, tau)
+        residuals = residual_norms(patches, layer.index.anchors, rows, weights)
+    return LayerReading(*(part.unsqueeze(0) for part in (residuals, distances, rows, weights)))
 
 
-def read_neighbors(patches: Tensor, layer: LayerMemory, distances: Tensor, indices: Tensor, config: Config) -> Tensor:
-    """:func:`read_layer` of one image [P, D] whose neighbours in every bank are known: at least k, both [B, P, k]."""
-    if config.readout == "hard":
-        return distances[:, :, 0].sqrt()
-    tau, k = math.inf if config.readout == "uniform" else config.tau, config.num_neighbors
-    near, rows = distances[:, :, :k], indices[:, :, :k]
-    return neighbor_residuals(patches, layer.index, near, rows, tau, tau_patches=config.tau_patches)
+def fuse(
+    layers: Sequence[LayerReading], memory: Banked, config: Config, *, levels: Sequence[Tensor] | None = None
+) -> Reading:
+    """Consensus over banks, then over layers, with the map and the image's ranking that the configuration asks for."""
+    maps = torch.stack([bank_consensus(layer.residuals) for layer in layers], dim=1)
+    scales = [layer.scale for layer in memory.layers]
+    scores = fuse_layers(maps, scales, config)
+    ranked = scores
+    if config.score_relative_to == "anchors":
+        levels = [layer.levels for layer in memory.layers] if levels is None else levels
+        relative = [bank_consensus(divide(layer, own)) for layer, own in zip(layers, levels, strict=True)]
+        ranked = fuse_layers(torch.stack(relative, dim=1), scales, config)
+    return Reading(tuple(layers), maps, scores, shift(scores, memory.quartile, config), ranked)
+
+
+def divide(layer: LayerReading, levels: Tensor) -> Tensor:
+    """Residuals [N, B, P] relative to the ``levels`` [B, U] of the anchors behind them."""
+    count = len(layer.residuals)
+    return torch.stack([relative_residuals(*layer.image(number), levels) for number in range(count)])
+
+
+def levels_without_own(layers: Sequence[LayerReading], memory: Banked) -> list[Tensor]:
+    """The levels [B, U] per layer without what one training image, read with its anchors hidden, added to them."""
+    levels = []
+    for reading, layer in zip(layers, memory.layers, strict=True):
+        if layer.sums is None:
+            levels.append(layer.levels)  # raises: the memory was never measured
+        else:
+            levels.append(anchor_levels(layer.sums - reading.sums(layer.sums.shape[2])))
+    return levels
 
 
 def fuse_layers(maps: Tensor, scales: Sequence[tuple[float, float]], config: Config) -> Tensor:
@@ -179,3 +205,30 @@ def layer_scales(maps: Iterable[Tensor]) -> list[tuple[float, float]]:
     """Mean and standard deviation of each layer over the maps [1, L, P] of good images; a constant layer keeps 1."""
     spread, centre = torch.std_mean(torch.cat(list(maps)).double(), dim=(0, 2), correction=0)
     return [(float(c), float(s) or 1.0) for c, s in zip(centre, spread, strict=True)]
+
+
+def shift(scores: Tensor, quartile: float | None, config: Config) -> Tensor:
+    """Patch scores [N, P], each image shifted so that its lower quartile is ``quartile``, with ``map_offset``.
+
+    Light or focus that raises all patches of a part no longer raises its map, and the scale stays that of S_map.
+    """
+    if config.map_offset == "none":
+        return scores
+    if quartile is None:
+        raise ConfigError(
+            "map_offset='quartile' needs the maps of good images, and this memory was made without them; fit again "
+            "with Detector.fit"
+        )
+    return scores + (quartile - lower_quartile(scores)).unsqueeze(1)
+
+
+def neighbors_of(config: Config) -> int:
+    """k: how many anchors a patch is compared with."""
+    return 1 if config.readout == "hard" else config.num_neighbors
+
+
+def is_fused(dims: int, config: Config) -> bool:
+    """Whether the fused CUDA kernels compute this configuration for patches of so many dimensions."""
+    plain = config.readout == "soft" and config.tau is None and config.tau_patches is None
+    plain = plain and config.score_relative_to == "nothing"
+    return plain and dims % 64 == 0 and config.num_neighbors <= 8 and find_spec("triton") is not None

@@ -14,10 +14,10 @@ are then close, without being guaranteed.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from procon.errors import ConfigError
 from procon.model.training import TrainingImage
@@ -25,6 +25,17 @@ from procon.model.training import TrainingImage
 CONFIDENCE = 0.95
 KINDS = ("leave-one-out", "held-out")
 LEAST_FOR_OUTLIER = 10  # scores; among fewer, any may be far from the next
+
+
+class GoodScore(NamedTuple):
+    """What a calibration keeps of one good image."""
+
+    score: float
+    """Image score."""
+    peak: float
+    """Largest pixel of the heat map."""
+    median: float
+    """Median patch score."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,17 @@ class Calibration:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
         if not all(map(math.isfinite, (*self.scores, *self.peaks, *self.medians))):
             raise ValueError("calibration scores must be finite")
+
+    @classmethod
+    def of(cls, scores: Iterable[GoodScore], false_alarm_rate: float) -> "Calibration":
+        """A leave-one-out calibration from what was measured on good images."""
+        image_scores, peaks, medians = zip(*scores, strict=True)
+        return cls(image_scores, peaks, medians, false_alarm_rate)
+
+    @property
+    def good_scores(self) -> list[GoodScore]:
+        """The scores image by image."""
+        return [GoodScore(*row) for row in zip(self.scores, self.peaks, self.medians, strict=True)]
 
     @cached_property
     def ascending(self) -> tuple[float, ...]:

@@ -1,52 +1,48 @@
-"""Which normal patches a patch was compared with."""
+"""Which normal patches a patch was compared with, from the reading of its image."""
 
-import math
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from procon.config import Config
 from procon.errors import ConfigError
 from procon.method.consensus import median
-from procon.method.neighbors import nearest_in_banks
-from procon.method.residual import soft_weights, temperature
+from procon.method.score import LayerReading, Reading, fuse_layers
 from procon.model.memory import LayerMemory, Memory
 from procon.prediction import Anchor, LayerEvidence
 from procon.vision.framing import Box, patch_box
 
 
-def layer_evidence(
-    patches: Tensor,
-    patch: int,
-    layer: LayerMemory,
-    memory: Memory,
-    config: Config,
-    blocks: tuple[int, ...],
-    contribution: float,
-) -> LayerEvidence:
-    """The anchors of every bank that explain patch number ``patch`` of an image's ``patches`` [P, D]."""
-    banks, k = layer.index, 1 if config.readout == "hard" else config.num_neighbors
-    if config.readout == "soft" and config.tau is None:  # the temperature is that of the whole image
-        distances, rows = nearest_in_banks(patches, banks, k)
-        tau = temperature(distances, config.tau_patches)
-        distances, rows = distances[:, patch : patch + 1], rows[:, patch : patch + 1]
-    else:
-        distances, rows = nearest_in_banks(patches[patch : patch + 1], banks, k)
-        tau = distances.new_full((len(distances),), math.inf if config.readout == "uniform" else config.tau or 1.0)
-    weights = soft_weights(distances, tau)[:, 0]  # [B, k]
-    rows, distances = rows[:, 0], distances[:, 0]
-    differences = patches[patch].float() - layer.anchors[rows]
-    residuals = (weights.unsqueeze(2) * differences).sum(dim=1).square().sum(dim=1).sqrt()
-    found = []
+def layer_evidence(reading: Reading, place: int, memory: Memory, config: Config) -> list[LayerEvidence]:
+    """What every layer says about the patch at ``place`` of the one image that was read."""
+    scales = [layer.scale for layer in memory.layers]
+    count = len(memory.layers)
+    values = [float(fuse_layers(reading.maps[:, i : i + 1], scales[i : i + 1], config)[0, place]) for i in range(count)]
+    parts = contributions(values, config.layer_fusion)
+    blocks = [config.layers] if config.layer_fusion == "concat" else [(block,) for block in config.layers]
+    evidence = []
+    for layer, stored, block, part in zip(reading.layers, memory.layers, blocks, parts, strict=True):
+        residuals = layer.residuals[0, :, place]
+        anchors = _anchors(layer, place, stored, memory, config)
+        evidence.append(
+            LayerEvidence(block, float(median(residuals, dim=0)), tuple(residuals.tolist()), part, tuple(anchors))
+        )
+    return evidence
+
+
+def _anchors(layer: LayerReading, place: int, stored: LayerMemory, memory: Memory, config: Config) -> list[Anchor]:
+    """The nearest anchors of every bank, by bank, nearest first."""
+    assert layer.rows is not None and layer.weights is not None and layer.distances is not None
+    rows, weights, distances = (part[0, :, place] for part in (layer.rows, layer.weights, layer.distances.sqrt()))
+    anchors = []
     for bank in range(len(rows)):
-        for row, weight, distance in zip(rows[bank], weights[bank], distances[bank].sqrt(), strict=True):
-            number, place = divmod(int(layer.origin[row]), memory.patches)
+        for row, weight, distance in zip(rows[bank], weights[bank], distances[bank], strict=True):
+            number, patch = divmod(int(stored.origin[row]), memory.patches)
             image = memory.images[number]
-            box = patch_box(config, place, image.size)
-            found.append(Anchor(image.name, number, box, bank + 1, float(weight), float(distance)))
-    middle = float(median(residuals, dim=0))
-    return LayerEvidence(blocks, middle, tuple(residuals.tolist()), contribution, tuple(found))
+            box = patch_box(config, patch, image.size)
+            anchors.append(Anchor(image.name, number, box, bank + 1, float(weight), float(distance)))
+    return anchors
 
 
 def contributions(values: Sequence[float], fusion: str) -> list[float]:
@@ -59,11 +55,11 @@ def contributions(values: Sequence[float], fusion: str) -> list[float]:
     return [values[index] / len(chosen) if index in chosen else 0.0 for index in range(count)]
 
 
-def peak_of(heatmap: Tensor, box: Box | None = None) -> tuple[int, int]:
+def peak_of(heatmap: NDArray[np.float32], box: Box | None = None) -> tuple[int, int]:
     """(x, y) of the largest value of a heat map [H, W], in ``box`` if one is given."""
     left, top, right, bottom = box or (0, 0, heatmap.shape[1], heatmap.shape[0])
     inside = heatmap[max(top, 0) : bottom, max(left, 0) : right]
-    if not inside.numel():
+    if not inside.size:
         raise ConfigError(f"region must overlap the image of {heatmap.shape[1]} x {heatmap.shape[0]} pixels, got {box}")
-    row, column = divmod(int(torch.argmax(inside)), inside.shape[1])
+    row, column = divmod(int(inside.argmax()), inside.shape[1])
     return max(left, 0) + column, max(top, 0) + row

@@ -1,6 +1,5 @@
 """Pixels to the vectors a memory holds: backbone tokens through G_l, one set per memory."""
 
-import itertools
 import os
 from collections.abc import Iterable, Iterator
 
@@ -11,9 +10,10 @@ from procon.config import PATCH, Config
 from procon.errors import ImageError
 from procon.method.projection import gaussian_matrix, project
 from procon.method.tiling import tiled_tokens
+from procon.model.verdict import opened_groups
 from procon.vision.backbone import Backbone
 from procon.vision.framing import frame_of
-from procon.vision.images import AHEAD, WORKERS, ImageLike, Picture, framed_input, in_order, try_open
+from procon.vision.images import WORKERS, ImageLike, Picture, framed_input
 from procon.vision.weights import Architecture
 
 _SCORING, _SELECTION = 0, 1  # what a random projection is for: part of its seed
@@ -88,21 +88,21 @@ class Extractor(Embedding):
         frame = frame_of(self._config, picture.size)
         return torch.from_numpy(framed_input(picture, self._config.input_size, frame.origin, frame.scaled))
 
-    def batches(self, images: Iterable[ImageLike]) -> Iterator[tuple[list[Picture | ImageError], Tensor]]:
-        """Images in groups, opened, with the pixels [N, 3, H, W] of those that could be, in order.
+    @property
+    def group_size(self) -> int:
+        """Images that pass the backbone together.
 
-        On a CPU a group is one image: matrix sizes, and with them rounding, then never depend on the batch. So it is
-        where images are padded, as each then has patches of its own that count. Threads prepare the next group.
+        On a CPU it is one: matrix sizes, and with them rounding, then never depend on the batch. The same holds where
+        images are padded, as each then has patches of its own that count.
         """
-        config, size = self._config, 1
-        if self.backbone.device.type == "cuda" and config.aspect == "stretch":
-            size = max(1, CUDA_BATCH * CUDA_PATCHES // max(CUDA_PATCHES, config.grid[0] * config.grid[1]))
-        opened = in_order(self._open, images, self.workers, ahead=max(AHEAD, size))
-        while group := list(itertools.islice(opened, size)):
-            inputs = [pixels for _, pixels in group if pixels is not None]
-            pixels = torch.stack(inputs) if inputs else torch.empty(0, 3, *config.input_size)
-            yield [picture for picture, _ in group], pixels
+        if self.backbone.device.type != "cuda" or self._config.aspect == "pad":
+            return 1
+        patches = self._config.grid[0] * self._config.grid[1]
+        return max(1, CUDA_BATCH * CUDA_PATCHES // max(CUDA_PATCHES, patches))
 
-    def _open(self, image: ImageLike) -> tuple[Picture | ImageError, Tensor | None]:
-        picture = try_open(image)
-        return picture, None if isinstance(picture, ImageError) else self.prepare(picture)
+    def batches(self, images: Iterable[ImageLike]) -> Iterator[tuple[list[Picture | ImageError], Tensor]]:
+        """Images in groups, opened, with the pixels [N, 3, H, W] of those that could be, in order."""
+        for group in opened_groups(images, self.prepare, self.group_size, self.workers):
+            inputs = [pixels for _, pixels in group if pixels is not None]
+            pixels = torch.stack(inputs) if inputs else torch.empty(0, 3, *self._config.input_size)
+            yield [picture for picture, _ in group], pixels

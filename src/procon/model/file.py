@@ -1,59 +1,53 @@
-"""What a model file holds, put together and taken apart: settings, memory, threshold, log, and which backbone."""
+"""A model as a file: settings, memory, threshold, log, and which backbone it belongs to."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from procon.config import Config
 from procon.errors import ModelFileError
 from procon.model import storage
 from procon.model.calibration import Calibration
+from procon.model.features import Extractor
 from procon.model.history import Change
 from procon.model.memory import Memory
+from procon.model.model import Model
 from procon.model.training import TrainingImage, pack_thumbnails, unpack_thumbnails
+from procon.vision.backbone import Backbone, rebuild
 
 _IDENTITY = ("source", "sha256", "fingerprint", "architecture")  # of the backbone; see Backbone.identity
 
 
-@dataclass(frozen=True)
-class Contents:
-    """A fitted detector as plain data."""
-
-    config: Config
-    memory: Memory
-    calibration: Calibration | None
-    history: tuple[Change, ...]
-    identity: Mapping[str, Any]
-    """What the backbone's weights are known by."""
-    backbone: Mapping[str, Tensor] = field(default_factory=dict)
-    """The weights themselves where the file carries them."""
-
-
-def write(path: Path, contents: Contents) -> None:
-    """Write ``contents`` to ``path``, atomically."""
-    memory = contents.memory
+def write(path: Path, model: Model, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Write ``model`` to ``path``, atomically; ``weights`` are those of the backbone, to be embedded."""
+    memory = model.memory
     tensors = memory.to_tensors() | pack_thumbnails(memory.images)
-    tensors |= {f"backbone.{name}": tensor for name, tensor in contents.backbone.items()}
+    tensors |= {f"backbone.{name}": tensor for name, tensor in (weights or {}).items()}
     metadata = {
-        "config": contents.config.to_dict(),
-        "backbone": {**contents.identity, "embedded": bool(contents.backbone)},
+        "config": model.config.to_dict(),
+        "backbone": {**model.identity, "embedded": bool(weights)},
         "images": [image.to_dict() for image in memory.images],
         "thumbnail_bytes": sum(len(image.thumbnail) for image in memory.images),
         "patches": memory.patches,
         "roi": None if memory.roi is None else float(memory.roi.mean()),
-        "calibration": contents.calibration.to_dict() if contents.calibration else None,
-        "history": [change.to_dict() for change in contents.history],
+        "calibration": model.calibration.to_dict() if model.calibration else None,
+        "history": [change.to_dict() for change in model.history],
     }
     storage.write_model(path, tensors, metadata)
 
 
-def read(path: Path) -> Contents:
-    """Read and check a model file."""
+def read(path: Path, weights: str | Path | None = None) -> tuple[Model, dict[str, Tensor]]:
+    """Read and check a model file: the model, and the weights of its backbone where they are embedded.
+
+    ``weights`` names other weights, which then replace those that the file names or embeds.
+    """
     tensors, metadata = storage.read_model(path)
-    try:
+    with _checked(path):
         config = Config.from_dict(metadata["config"])
         thumbnails = unpack_thumbnails(tensors, len(metadata["images"]))
         described = zip(metadata["images"], thumbnails, strict=True)
@@ -63,24 +57,50 @@ def read(path: Path) -> Contents:
         missing = [name for name in (*_IDENTITY, "embedded") if name not in identity]
         if missing:
             raise ValueError(f"the backbone entry has no {', '.join(missing)}")
-        contents = Contents(
-            config,
-            memory,
-            calibration_of(metadata),
-            tuple(Change.from_dict(change) for change in metadata["history"]),
-            {name: identity[name] for name in _IDENTITY},
-            {n.removeprefix("backbone."): t for n, t in tensors.items() if n.startswith("backbone.")},
+        history = tuple(Change.from_dict(change) for change in metadata["history"])
+        identity = {name: identity[name] for name in _IDENTITY}
+        model = Model(config, memory, calibration_of(metadata), history, identity)
+        _check(model)
+    if weights is not None:
+        return replace(model, config=replace(config, weights=str(weights))), {}
+    return model, {n.removeprefix("backbone."): t for n, t in tensors.items() if n.startswith("backbone.")}
+
+
+def find_extractor(path: Path, model: Model, embedded: dict[str, Tensor], device: torch.device) -> Extractor:
+    """The backbone that ``model`` was fitted with, embedded or where its settings say, with its embedding."""
+    if embedded:
+        backbone = rebuild(embedded, dict(model.identity), model.config, device)
+    else:
+        backbone = Backbone.load(model.config, device, model.identity["source"])
+    if backbone.fingerprint != model.identity["fingerprint"]:
+        source, sha256 = model.identity["source"], model.identity["sha256"]
+        raise ModelFileError(
+            f"{path}: was fitted with other backbone weights ({source}, sha256 {sha256[:12]}...) than those found "
+            f"({backbone.source}, {backbone.sha256[:12]}...); pass the original ones as weights"
         )
-        _check(contents)
+    extractor = Extractor(backbone, model.config)
+    dims = [layer.anchors.shape[1] for layer in model.memory.layers]
+    if dims != extractor.dims:
+        raise ModelFileError(
+            f"{path}: its content does not fit together (anchors of {dims} dimensions, the settings call for "
+            f"{extractor.dims}); fit again"
+        )
+    return extractor
+
+
+@contextmanager
+def _checked(path: Path) -> Iterator[None]:
+    """What does not fit together in a file becomes one sentence that names it."""
+    try:
+        yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else error
         raise ModelFileError(f"{path}: its content does not fit together ({what}); fit again") from None
-    return contents
 
 
-def _check(contents: Contents) -> None:
+def _check(model: Model) -> None:
     """Whether the memory is one that these settings make; a ValueError says what is not."""
-    config, memory, known = contents.config, contents.memory, contents.calibration
+    config, memory, calibration = model.config, model.memory, model.calibration
     layers = 1 if config.layer_fusion == "concat" else len(config.layers)
     if len(memory.layers) != layers:
         raise ValueError(f"the settings call for {layers} memories, the file has {len(memory.layers)}")
@@ -98,15 +118,19 @@ def _check(contents: Contents) -> None:
         raise ValueError("the settings call for the lower quartile of good maps, and the file has none")
     if memory.roi is not None and memory.roi.shape != config.input_size:
         raise ValueError(f"a region of interest of {memory.roi.shape} pixels for an input of {config.input_size}")
-    if known is not None and known.kind == "leave-one-out" and len(known.scores) != len(memory.images):
-        raise ValueError(f"{len(known.scores)} calibration scores for {len(memory.images)} training images")
+    if (
+        calibration is not None
+        and calibration.kind == "leave-one-out"
+        and len(calibration.scores) != len(memory.images)
+    ):
+        raise ValueError(f"{len(calibration.scores)} calibration scores for {len(memory.images)} training images")
 
 
 def facts(path: Path) -> list[tuple[str, str]]:
     """What a model file holds, as (name, text) for people, without reading its tensors."""
     metadata = storage.read_metadata(path)
     known = read_calibration(path)
-    try:
+    with _checked(path):
         config, backbone, thumbnails = metadata["config"], metadata["backbone"], metadata["thumbnail_bytes"]
         lines = [
             ("format", str(metadata["format"])),
@@ -125,8 +149,6 @@ def facts(path: Path) -> list[tuple[str, str]]:
             lines.append(("pixel threshold", f"{known.pixel_threshold:.4f}"))
         changes = [str(Change.from_dict(change)) for change in metadata["history"]] or ["none since the fit"]
         lines += zip(["changes", *[""] * len(changes)], changes, strict=False)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ModelFileError(f"{path}: its content does not fit together ({error}); fit again") from None
     return lines + [(name.replace("_", " "), str(value)) for name, value in config.items() if name != "backbone"]
 
 
@@ -138,11 +160,8 @@ def calibration_of(metadata: Mapping[str, Any]) -> Calibration | None:
 def read_calibration(path: Path) -> Calibration | None:
     """The calibration in a model file, without reading its tensors."""
     metadata = storage.read_metadata(path)
-    try:
+    with _checked(path):
         return calibration_of(metadata)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else error
-        raise ModelFileError(f"{path}: its content does not fit together ({what}); fit again") from None
 
 
 def write_calibration(path: Path, calibration: Calibration, change: Change) -> None:

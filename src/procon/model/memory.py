@@ -1,11 +1,8 @@
-"""What a detector remembers: anchors of normal patches, where each came from, and which bank holds which."""
+"""What a model remembers: anchors of normal patches, where each came from, and which bank holds which."""
 
-import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -13,12 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from procon.errors import ConfigError, MissingExtraError
-from procon.method.coreset import densest, k_center_on_grid, to_grid_
 from procon.method.levels import anchor_levels
 from procon.method.neighbors import Banks
 from procon.model.training import TrainingImage
-
-IN_RAM_BYTES = 2 * 2**30  # features up to this size stay in memory as fp32; beyond it they go to disk as fp16
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,14 +87,14 @@ class Memory:
         """The names of the images, in order."""
         return tuple(image.name for image in self.images)
 
-    def own(self, layer: LayerMemory, images: int | Collection[int] | None) -> Tensor | None:
-        """[U] bool: which anchors of ``layer`` came from training image ``images``, or any of them; None hides none."""
-        if images is None:
-            return None
-        source = layer.origin // self.patches
-        if isinstance(images, int):
-            return source == images
-        return torch.isin(source, torch.tensor(sorted(images), dtype=source.dtype, device=source.device))
+    def own(self, images: Collection[int]) -> list[Tensor]:
+        """[U] bool per layer: which anchors came from any of the training ``images``."""
+        masks = []
+        for layer in self.layers:
+            source = layer.origin // self.patches
+            wanted = torch.tensor(sorted(images), dtype=source.dtype, device=source.device)
+            masks.append(source == wanted[0] if len(wanted) == 1 else torch.isin(source, wanted))
+        return masks
 
     def fewest_without(self, image: int) -> int:
         """Anchors of the smallest bank once those from ``image`` are left out."""
@@ -210,186 +204,3 @@ def inverted_file(anchors: Tensor) -> Callable[[Tensor, int], Tensor]:
         return torch.from_numpy(rows).to(queries.device)
 
     return propose
-
-
-class PatchSource(Protocol):
-    """Embedded patches of training images, by layer."""
-
-    @property
-    def rows(self) -> int:
-        """Patches of all images."""
-
-    @property
-    def dims(self) -> list[int]:
-        """Dimensions of each layer."""
-
-    @property
-    def counted(self) -> Tensor | None:
-        """[K] int64: the patches that may become anchors, ascending; None: all."""
-
-    def pieces(self, layer: int) -> Iterator[tuple[slice, Tensor]]:
-        """All patches of a layer in order, float32 [some, D] with the rows they are."""
-
-
-class FeatureStore:
-    """Embedded patches of the training images, filled image by image, read layer by layer.
-
-    Small sets stay in memory as fp32. Larger ones live in temporary files as fp16, mapped a piece at a time, so that
-    fitting thousands of images needs disk, not memory. Use as a context manager: the files go away with it.
-    """
-
-    def __init__(
-        self,
-        images: int,
-        patches: int,
-        dims: list[int],
-        limit: int = IN_RAM_BYTES,
-        counted: Tensor | None = None,
-    ) -> None:
-        self.patches = patches
-        self.rows = images * patches
-        self.counted = counted
-        self.dims = dims
-        self.on_disk = 4 * self.rows * sum(dims) > limit
-        self._folder = tempfile.TemporaryDirectory(prefix="procon-") if self.on_disk else None
-        self._layers = [] if self.on_disk else [torch.empty(self.rows, dim) for dim in dims]
-        if self._folder is not None:
-            for index, dim in enumerate(dims):
-                with self._file(index).open("wb") as stream:
-                    stream.truncate(2 * self.rows * dim)
-
-    def __enter__(self) -> "FeatureStore":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._layers.clear()
-        if self._folder is not None:
-            self._folder.cleanup()
-
-    def _file(self, layer: int) -> Path:
-        assert self._folder is not None
-        return Path(self._folder.name) / f"layer{layer}"
-
-    def _map(self, layer: int, rows: slice, mode: Literal["r", "r+"]) -> NDArray[np.float16]:
-        """Some rows of a file; mapped pages count as memory only while this array lives."""
-        count, dim = rows.stop - rows.start, self.dims[layer]
-        return np.memmap(self._file(layer), np.float16, mode, offset=2 * rows.start * dim, shape=(count, dim))
-
-    def put(self, image: int, features: list[Tensor]) -> None:
-        """Store the embedded patches [N, P, D] of every layer, of N images from number ``image`` on."""
-        for layer, (values, _) in enumerate(zip(features, self.dims, strict=True)):
-            rows = slice(image * self.patches, (image + len(values)) * self.patches)
-            flat = values.flatten(0, 1).cpu()
-            if self.on_disk:
-                self._map(layer, rows, "r+")[:] = flat.half().numpy()
-            else:
-                self._layers[layer][rows] = flat
-
-    def read(self, layer: int, rows: slice) -> Tensor:
-        """Some patches of a layer, float32 [rows, D]."""
-        if not self.on_disk:
-            return self._layers[layer][rows]
-        return torch.from_numpy(self._map(layer, rows, "r").astype(np.float32))
-
-    def image(self, image: int) -> list[Tensor]:
-        """The embedded patches [1, P, D] of every layer of one image, float32."""
-        rows = slice(image * self.patches, (image + 1) * self.patches)
-        return [self.read(layer, rows).unsqueeze(0) for layer in range(len(self))]
-
-    def pieces(self, layer: int, size: int = 65_536) -> Iterator[tuple[slice, Tensor]]:
-        """All patches of a layer in order, float32 [at most size, D] with the rows they are."""
-        for start in range(0, self.rows, size):
-            rows = slice(start, min(start + size, self.rows))
-            yield rows, self.read(layer, rows)
-
-    def __len__(self) -> int:
-        return len(self.dims)
-
-
-def coreset_size(patches: int, ratio: float, neighbors: int, cap: int | None) -> int:
-    """Anchors of a bank: floor(ratio * N), at least k, at most ``cap``, never more than there are patches."""
-    size = max(int(ratio * patches), neighbors)
-    return min(size if cap is None else min(size, cap), patches)
-
-
-def build_layer(
-    store: PatchSource,
-    layer: int,
-    selection: Tensor | None,
-    size: int,
-    seeds: Sequence[int],
-    device: torch.device,
-    progress: Callable[[int], None] | None = None,
-    *,
-    coreset: str = "k-center",
-) -> LayerMemory:
-    """Select the banks of one layer from its training patches, one for each seed.
-
-    Distances are taken in the space of ``selection`` [D, d] (None: in the full space); anchors stay in D dimensions.
-    """
-    grid = selection_grid(store, layer, selection, device)
-    picks = select_anchors(grid, size, seeds, coreset, progress).cpu()
-    return gather_layer(store, layer, picks if store.counted is None else store.counted[picks])
-
-
-def selection_grid(store: PatchSource, layer: int, selection: Tensor | None, device: torch.device) -> Tensor:
-    """The patches of a layer that may become anchors where they are selected: [N, d] on the grid of ``k_center``."""
-    points = torch.empty(selectable(store), _selection_dims(store, layer, selection), device=device)
-    fill_selected(points, store, layer, selection)
-    return to_grid_(points)  # in place: at this size a second copy is what decides whether the fit fits
-
-
-def fill_selected(points: Tensor, store: PatchSource, layer: int, selection: Tensor | None) -> None:
-    """Write the patches of a layer that may become anchors into ``points`` [K, d], in the space of ``selection``."""
-    matrix = None if selection is None else selection.to(points.device)
-    done = 0
-    for rows, features in store.pieces(layer):
-        chosen = features
-        if store.counted is not None:
-            first, last = torch.searchsorted(store.counted, torch.tensor([rows.start, rows.stop])).tolist()
-            chosen = features[store.counted[first:last] - rows.start]
-        here = chosen.to(points.device)
-        points[done : done + len(here)] = here if matrix is None else here @ matrix
-        done += len(here)
-
-
-def selectable(store: PatchSource) -> int:
-    """How many patches may become anchors."""
-    return store.rows if store.counted is None else len(store.counted)
-
-
-def _selection_dims(store: PatchSource, layer: int, selection: Tensor | None) -> int:
-    return store.dims[layer] if selection is None else selection.shape[1]
-
-
-def select_anchors(
-    grid: Tensor, size: int, seeds: Sequence[int], coreset: str, progress: Callable[[int], None] | None = None
-) -> Tensor:
-    """Rows of ``grid`` [N, d] that make up the bank of each seed: [len(seeds), size].
-
-    ``k-center`` starts at a point drawn with the seed; ``random`` draws all; ``dense`` keeps the fuller half of twice
-    as many centres. The first two are nested: a smaller bank of the same seed is the beginning of a larger one.
-    """
-    if coreset == "random":
-        orders = [np.random.RandomState(seed).permutation(len(grid))[:size] for seed in seeds]
-        return torch.from_numpy(np.stack(orders))
-    starts = [int(np.random.RandomState(seed).random_sample() * len(grid)) for seed in seeds]
-    if coreset == "k-center":
-        return k_center_on_grid(grid, size, starts, progress=progress)
-
-    def halved(done: int) -> None:
-        if progress is not None:
-            progress(done // 2)
-
-    wide = k_center_on_grid(grid, min(2 * size, len(grid)), starts, progress=halved)
-    return torch.stack([densest(grid, bank, size) for bank in wide])
-
-
-def gather_layer(store: PatchSource, layer: int, picks: Tensor) -> LayerMemory:
-    """The memory whose banks are rows ``picks`` [B, M] of the training patches of a layer."""
-    origin, places = picks.unique(return_inverse=True)  # ascending, so the file does not depend on who picked first
-    anchors = torch.empty(len(origin), store.dims[layer])
-    for rows, features in store.pieces(layer):
-        inside = (origin >= rows.start) & (origin < rows.stop)
-        anchors[inside] = features[origin[inside] - rows.start]
-    return LayerMemory(anchors, origin, places)

@@ -1,12 +1,13 @@
 """Training images that the rest cannot explain: the likely defects among parts that were called good.
 
 Each training image is scored without its own anchors, as a new one would be. A defect that only a few images share
-scores high, unless the others that share it explain it: so those found are hidden too, and all are scored again, until
-no more are found. The images that nothing speaks against set the scale, by their lower half alone, which defects among
-the upper half do not stretch.
+scores high, unless the others that share it explain it: so the suspects are hidden too, and all images are scored
+again, until no more are found. The images that nothing speaks against set the scale, by their lower half alone, which
+defects in the upper half do not stretch. The score is the one that decides the verdict: with
+``score_relative_to="anchors"`` it is relative to levels that come from unsuspected images only.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,10 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from procon.config import Config
 from procon.errors import ConfigError
 from procon.method.consensus import top_mean
+from procon.method.levels import anchor_levels
+from procon.method.score import Reading, fuse, read_layers
 from procon.model.memory import Memory
+from procon.model.model import Model
+from procon.model.reader import Reader, everywhere, in_scope
+from procon.model.store import FeatureStore
+from procon.model.training import Progress
+from procon.vision.framing import patch_box
 
 LIMIT = 3.0
 """Spreads above the median at which an image is suspected; of normal scores about 1 in 700 is that far out."""
@@ -44,36 +51,83 @@ class Suspect:
 
 def stand_out(scores: Sequence[float], trusted: Sequence[bool]) -> list[float]:
     """How many spreads each score lies above the median of the trusted ones; their lower half gives the spread."""
-    kept = np.array([score for score, good in zip(scores, trusted, strict=True) if good], np.float64)
-    middle = float(np.median(kept))
-    spread = float(np.sqrt(np.square(kept[kept <= middle] - middle).mean()))
+    reference = np.array([score for score, good in zip(scores, trusted, strict=True) if good], np.float64)
+    middle = float(np.median(reference))
+    spread = float(np.sqrt(np.square(reference[reference <= middle] - middle).mean()))
     spread = max(spread, float(np.finfo(np.float32).eps) * max(abs(middle), 1e-30))
     return [float((score - middle) / spread) for score in scores]
 
 
-def find_outliers(
-    memory: Memory, read: Callable[[int, frozenset[int]], Tensor], config: Config, limit: float
-) -> tuple[list[Tensor], list[float], frozenset[int]]:
-    """Patch scores [P] of every training image, how far each stands out, and those found.
+@torch.inference_mode()
+def find_suspects(
+    model: Model, reader: Reader, store: FeatureStore, limit: float, on_progress: Progress
+) -> list[Suspect]:
+    """Every training image by how far it stands out, worst first; those above ``limit`` are flagged.
 
-    ``read`` gives the patch scores [P] of an image with the anchors of the given images hidden. A round hides those of
-    the last one; an image that no longer stands out then is cleared. At most half the images are ever suspected (beyond
-    that nobody can say which half is the good one), and never so many that a bank is left with fewer than k anchors.
+    A round hides the suspects of the last one; an image that no longer stands out then is cleared. At most half the
+    images are ever suspected (beyond that nobody can say which half is the good one), and never so many that a bank is
+    left with fewer than k anchors.
     """
-    count = len(memory.images)
+    memory, config, count = model.memory, model.config, len(model.memory.images)
     hidden: frozenset[int] = frozenset()
     if _fewest(memory, hidden) < config.num_neighbors:
         raise ConfigError("suspects need more training images or a larger coreset_ratio, as an image hides its anchors")
     for _ in range(_ROUNDS):
-        maps = [read(number, hidden | {number}) for number in range(count)]
-        scores = [float(top_mean(one, config.top_ratio)) for one in maps]
+        readings = []
+        levels = _LevelsWithout(memory, reader, store, hidden)
+        for number in range(count):
+            readings.append(levels.read(number))
+            on_progress("looking for suspects", number + 1, count)
+        scores = [float(top_mean(reading.ranked[0], config.top_ratio)) for reading in readings]
         excess = stand_out(scores, [number not in hidden for number in range(count)])
         worst = sorted(range(count), key=lambda number: -excess[number])[: count // 2]
-        found = frozenset(number for number in worst if excess[number] > limit)
-        if found == hidden or _fewest(memory, found) < config.num_neighbors:
+        suspected = frozenset(number for number in worst if excess[number] > limit)
+        if suspected == hidden or _fewest(memory, suspected) < config.num_neighbors:
             break
-        hidden = found
-    return maps, excess, found
+        hidden = suspected
+    suspects = []
+    for number in sorted(range(count), key=lambda number: -excess[number]):
+        image = memory.images[number]
+        scope = reader.scope(image.size, memory.roi)
+        grid = everywhere(readings[number].ranked[0], scope).view(config.grid)
+        box = patch_box(config, int(grid.argmax()), image.size)
+        flagged = number in suspected
+        suspects.append(Suspect(image.name, number, scores[number], excess[number], flagged, box, grid.cpu().numpy()))
+    return suspects
+
+
+class _LevelsWithout:
+    """Training images read without their own anchors and those of ``hidden`` images."""
+
+    def __init__(self, memory: Memory, reader: Reader, store: FeatureStore, hidden: frozenset[int]) -> None:
+        self._memory, self._reader, self._store, self._hidden = memory, reader, store, hidden
+        self._relative = reader.config.score_relative_to == "anchors"
+        self._sums = [layer.sums for layer in memory.layers if layer.sums is not None]
+        for number in hidden if self._relative else ():
+            self._sums = self._subtract(number)
+
+    def read(self, number: int) -> Reading:
+        """Image ``number`` against what is left of the memory."""
+        layers = read_layers(
+            self._features(number),
+            self._memory,
+            self._reader.config,
+            hidden=self._memory.own(self._hidden | {number}),
+        )
+        sums = self._sums if number in self._hidden or not self._relative else self._subtract(number)
+        levels = [anchor_levels(total) for total in sums] if self._relative else None
+        reading = fuse(layers, self._memory, self._reader.config, levels=levels)
+        return Reading((), reading.maps, reading.scores, reading.heat, reading.ranked)  # neighbours are not kept
+
+    def _subtract(self, number: int) -> list[Tensor]:
+        """The sums behind the levels without what image ``number`` added to them in the fit."""
+        own = self._memory.own([number])
+        layers = read_layers(self._features(number), self._memory, self._reader.config, hidden=own)
+        return [total - layer.sums(total.shape[2]) for total, layer in zip(self._sums, layers, strict=True)]
+
+    def _features(self, number: int) -> list[Tensor]:
+        scope = self._reader.scope(self._memory.images[number].size, self._memory.roi)
+        return in_scope([layer.to(self._reader.device) for layer in self._store.image(number)], scope)
 
 
 def _fewest(memory: Memory, hidden: frozenset[int]) -> int:

@@ -1,22 +1,29 @@
 """The images behind a memory: what is kept of each, and how it is found again."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from procon.errors import BatchError, ImageError
 from procon.vision.folders import training_images
-from procon.vision.images import ImageLike, Picture, as_list, open_each, open_image
+from procon.vision.images import WORKERS, ImageLike, Picture, as_list, in_order, open_image, read_file, try_open
 from procon.vision.pictures import jpeg, shrink
 
 Progress = Callable[[str, int, int], None]
-"""Hears (stage, done, total) while long work runs."""
+"""Called with (stage, done, total) while long work runs."""
+
+
+def no_progress(_stage: str, _done: int, _total: int) -> None:
+    """The progress of those who do not want to see it."""
+
 
 THUMBNAIL_SIDE = 384  # pixels; evidence shows a few patches, which are then still some fifty pixels wide
 
@@ -45,52 +52,90 @@ class TrainingImage:
         return cls(str(stored["name"]), (int(height), int(width)), str(stored["digest"]), thumbnail)
 
 
-def good_images(
-    images: ImageLike | Iterable[ImageLike],
-    report: Progress,
-    *,
-    skip_bad: bool = False,
-    thumbnails: bool = False,
-    taken: Iterable[str] = (),
-) -> tuple[list[ImageLike], tuple[TrainingImage, ...]]:
-    """Good images and what to remember of each, every one of them opened once: no work is lost to a bad file later.
+@dataclass(frozen=True)
+class OpenedImage:
+    """A good image, decoded once: what a model keeps of it, and what is computed from its pixels."""
 
-    A folder stands for the good images of its layout. Names of images without a path avoid those ``taken``.
-    """
+    image: TrainingImage
+    prepared: Any
+
+
+def list_good(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
+    """The good images that are meant: a folder stands for the good images of its layout."""
     if isinstance(images, str | Path) and Path(images).is_dir():
         items: list[ImageLike] = list(training_images(Path(images)))
     else:
         items = as_list(images)
     if not items:
         raise ImageError("at least one good image is needed, got an empty list")
-    errors: dict[int, ImageError] = {}
-    found: list[TrainingImage] = []
+    return items
+
+
+def open_good(
+    items: Sequence[ImageLike],
+    prepare: Callable[[Picture], Any],
+    workers: int = WORKERS,
+    *,
+    thumbnails: bool = False,
+    taken: Iterable[str] = (),
+) -> Iterator[OpenedImage | ImageError]:
+    """Read every image once, in threads and in order: its digest, its pixels, and what ``prepare`` makes of these.
+
+    Names of images without a path avoid those ``taken``.
+    """
+
+    def open_one(item: ImageLike) -> tuple[Picture, str, bytes, Any] | ImageError:
+        try:
+            picture, digest = open_with_digest(item)
+        except ImageError as error:
+            return error
+        small = jpeg(shrink(picture.rgb8(), THUMBNAIL_SIDE), quality=85) if thumbnails else b""
+        return picture, digest, small, prepare(picture)
+
     used = set(taken)
-    for index, picture in enumerate(open_each(items)):
-        if isinstance(picture, ImageError):
-            errors[index] = picture
+    for index, opened in enumerate(in_order(open_one, items, workers)):
+        if isinstance(opened, ImageError):
+            yield opened
+            continue
+        picture, digest, small, prepared = opened
+        name = _name(items[index], index, used)
+        used.add(name)
+        yield OpenedImage(TrainingImage(name, picture.size, digest, small), prepared)
+
+
+def good_images(
+    images: ImageLike | Iterable[ImageLike], on_progress: Progress, *, taken: Iterable[str] = ()
+) -> tuple[list[ImageLike], tuple[TrainingImage, ...]]:
+    """Good images and what to keep of each; all are opened before any other work is done."""
+    items = list_good(images)
+    errors: dict[int, ImageError] = {}
+    training: list[TrainingImage] = []
+    for index, opened in enumerate(open_good(items, lambda _: None, taken=taken)):
+        if isinstance(opened, ImageError):
+            errors[index] = opened
         else:
-            found.append(remember(items[index], picture, _name(items[index], index, used), thumbnails))
-            used.add(found[-1].name)
-        report("checking images", index + 1, len(items))
-    if errors and (not skip_bad or len(errors) == len(items)):
+            training.append(opened.image)
+        on_progress("checking images", index + 1, len(items))
+    if errors:
         raise BatchError(errors)
-    return [item for index, item in enumerate(items) if index not in errors], tuple(found)
+    return items, tuple(training)
 
 
-def remember(image: ImageLike, picture: Picture, name: str, thumbnail: bool = False) -> TrainingImage:
-    """What to keep of ``image``, which decoded to ``picture``."""
-    small = jpeg(shrink(picture.rgb8(), THUMBNAIL_SIDE), quality=85) if thumbnail else b""
-    return TrainingImage(name, picture.size, digest_of(image, picture), small)
+def open_with_digest(image: ImageLike) -> tuple[Picture, str]:
+    """Decode an image and say what tells it from others: its file if it is one (decoders differ in the last bit)."""
+    if isinstance(image, str | Path):
+        picture, content = read_file(Path(image))
+        return picture, "file:" + hashlib.sha256(content).hexdigest()
+    picture = open_image(image)
+    kind = f"{picture.pixels.dtype}{picture.pixels.shape}".encode()
+    return picture, "pixels:" + hashlib.sha256(kind + np.ascontiguousarray(picture.pixels).tobytes()).hexdigest()
 
 
-def digest_of(image: ImageLike, picture: Picture | None = None) -> str:
-    """What tells ``image`` from others: its file if it is one (decoders differ in the last bit), else its pixels."""
+def digest_of(image: ImageLike) -> str:
+    """The digest of an image; a file is not decoded for it."""
     if isinstance(image, str | Path):
         return "file:" + hashlib.sha256(Path(image).read_bytes()).hexdigest()
-    pixels = (picture or open_image(image)).pixels
-    kind = f"{pixels.dtype}{pixels.shape}".encode()
-    return "pixels:" + hashlib.sha256(kind + np.ascontiguousarray(pixels).tobytes()).hexdigest()
+    return open_with_digest(image)[1]
 
 
 def _name(image: ImageLike, index: int, used: set[str]) -> str:
@@ -113,6 +158,42 @@ def find_again(
     One that is gone, or no longer the same, has its :class:`ImageError` there instead.
     """
     return [held[image.name] if image.name in held else _locate(image, folder) for image in images]
+
+
+@dataclass
+class TrainingSources:
+    """Where training images can be read again."""
+
+    held: dict[str, ImageLike] = field(default_factory=dict)
+    """Images that exist in memory only, by name."""
+    folder: Path | None = None
+    """Where the files are now, if they have moved."""
+
+    def hold(self, images: Sequence[TrainingImage], items: Sequence[ImageLike]) -> None:
+        """Keep those ``items`` that have no path, so that the threshold can follow the memory."""
+        pairs = zip(images, items, strict=True)
+        self.held |= {image.name: item for image, item in pairs if not isinstance(item, str | Path)}
+
+    def find(self, images: Sequence[TrainingImage]) -> list[ImageLike]:
+        """Something to open for each image, or its :class:`ImageError`; see :func:`find_again`."""
+        return find_again(images, self.held, self.folder)
+
+    def find_all(self, images: Sequence[TrainingImage], why: str) -> list[ImageLike]:
+        """Something to open for each image; an error that says ``why`` they are needed if one is missing."""
+        sources = self.find(images)
+        missing = [source for source in sources if isinstance(source, ImageError)]
+        if missing:
+            raise ImageError(f"{len(missing)} of {len(sources)} {why}: {missing[0]}")
+        return sources
+
+    def picture(self, image: TrainingImage) -> Picture | ImageError:
+        """A training image: itself, else its thumbnail, else the reason why neither is there."""
+        (source,) = self.find([image])
+        picture = source if isinstance(source, ImageError) else try_open(source)
+        if isinstance(picture, ImageError) and image.thumbnail:
+            with Image.open(io.BytesIO(image.thumbnail)) as thumbnail:
+                return Picture(np.asarray(thumbnail.convert("RGB")), image.name)
+        return picture
 
 
 def _locate(image: TrainingImage, folder: Path | None) -> Path | ImageError:

@@ -9,7 +9,8 @@ import torch
 
 from procon.config import Config
 from procon.detector import Detector
-from procon.model.memory import IN_RAM_BYTES, coreset_size
+from procon.model.selection import coreset_size
+from procon.model.store import IN_RAM_BYTES
 from procon.vision.images import ImageLike, open_image
 
 # Share of the N x M distances of a full k-center that the lazy one computes, measured on real parts; random points
@@ -47,7 +48,7 @@ class Plan:
 
 def plan_fit(detector: Detector, images: int, example: ImageLike) -> Plan:
     """Plan ``detector.fit`` of so many images like ``example``; loads the backbone and times one image."""
-    config, extractor = detector.config, detector.extractor
+    config, extractor = detector.config, detector.reader.extractor
     per_image = config.grid[0] * config.grid[1]
     patches = images * per_image
     anchors = coreset_size(patches, config.coreset_ratio, config.num_neighbors, config.max_anchors)
@@ -81,11 +82,11 @@ def fit_bytes(patches: int, dims: list[int], anchors: int, config: Config) -> in
 
 
 def _time_image(detector: Detector, example: ImageLike) -> float:
-    ((_, pixels),) = detector.extractor.batches([open_image(example)])
-    detector.extractor.features(pixels)  # warm: first-call set-up is not what a hundred images cost
+    ((_, pixels),) = detector.reader.extractor.batches([open_image(example)])
+    detector.reader.extractor.features(pixels)  # warm: first-call set-up is not what a hundred images cost
     start = time.perf_counter()
-    ((_, pixels),) = detector.extractor.batches([open_image(example)])
-    float(detector.extractor.features(pixels)[0].flatten()[0])  # waits for the device
+    ((_, pixels),) = detector.reader.extractor.batches([open_image(example)])
+    float(detector.reader.extractor.features(pixels)[0].flatten()[0])  # waits for the device
     return time.perf_counter() - start
 
 

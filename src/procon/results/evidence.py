@@ -289,7 +289,7 @@ def _draw_normal(sheet: _Sheet, at: tuple[int, int], detector: Detector, patch: 
     """A normal patch in its surroundings, or a grey tile that says why it cannot be shown."""
     assert detector.memory is not None
     size = detector.memory.images[patch.number].size
-    picture, from_thumbnail = detector.training_picture(patch.number), False
+    picture, from_thumbnail = detector.sources.picture(detector.memory.images[patch.number]), False
     if isinstance(picture, ImageError):
         tile = Image.new("RGB", (TILE, TILE), (225, 227, 230))
         y = sheet.paste(at, tile)

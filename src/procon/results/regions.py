@@ -1,4 +1,4 @@
-"""Connected areas of a heat map, as boxes a person can act on and masks a program can read."""
+"""Regions of a heat map as masks that a program can read."""
 
 from typing import Any
 
@@ -9,31 +9,6 @@ from scipy import ndimage
 from procon.prediction import Region
 
 _TOUCHING = np.ones((3, 3), int)  # diagonal neighbours belong together
-
-
-def find_regions(heatmap: NDArray[np.float32], threshold: float) -> tuple[Region, ...]:
-    """Connected areas of ``heatmap`` [H, W] above ``threshold``, highest peak first."""
-    if not heatmap.max() > threshold:
-        return ()
-    labels, count = ndimage.label(heatmap > threshold, _TOUCHING)
-    regions = []
-    for number, (rows, columns) in enumerate(ndimage.find_objects(labels), start=1):
-        values = heatmap[rows, columns][labels[rows, columns] == number]
-        box = (int(columns.start), int(rows.start), int(columns.stop), int(rows.stop))
-        mean = float(values.mean(dtype=np.float64))
-        regions.append(Region(box, values.size, float(values.max()), mean, float(threshold)))
-    assert len(regions) == count
-    return tuple(sorted(regions, key=lambda region: (-region.peak, region.box)))
-
-
-def peak_region(heatmap: NDArray[np.float32], typical: float) -> tuple[Region, ...]:
-    """The one area around the largest value of ``heatmap``, above half its height over ``typical``.
-
-    For a part that its score calls anomalous while no pixel reaches the threshold: the blur has spread a small defect.
-    """
-    peak = float(heatmap.max())
-    level = typical + (peak - typical) / 2
-    return find_regions(heatmap, level)[:1] if peak > level else ()
 
 
 def region_mask(heatmap: NDArray[np.float32], region: Region) -> NDArray[np.bool_]:

@@ -23,7 +23,7 @@ def write_suspects(path: Path, detector: Detector, ranked: Sequence[Suspect], li
     scale = ColorScale(typical, max(float(suspect.map.max()) for suspect in quiet))
     cards = []
     for suspect in ranked[:SHOWN]:
-        picture = detector.training_picture(suspect.number)
+        picture = detector.sources.picture(detector.model.memory.images[suspect.number])
         if isinstance(picture, ImageError):
             continue
         heatmap = shrink_map(suspect.map, picture.size)

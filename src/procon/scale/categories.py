@@ -8,12 +8,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from procon.config import Config
-from procon.detector import resolve_device
 from procon.evaluation.data.datasets import open_dataset
 from procon.evaluation.paper.reproduce import Compute
 from procon.evaluation.runs.raw import Run, variant_name
 from procon.model.training import Progress
 from procon.scale.cluster import Unit, WorkerProgress, Workers, values
+from procon.vision.backbone import resolve_device
 
 Place = tuple[str, str, str, Config]
 """A run as a worker opens it: folder, root of the dataset, its name, the settings all variants share."""

@@ -15,9 +15,12 @@ from torch import Tensor
 from procon.config import Config
 from procon.detector import Detector
 from procon.errors import ConfigError
-from procon.model.living import Gauge
-from procon.model.memory import LayerMemory, Memory, coreset_size, fill_selected, gather_layer, selectable
-from procon.model.training import Progress, TrainingImage, good_images
+from procon.model.calibration import Calibration, GoodScore
+from procon.model.fitting import leave_one_out
+from procon.model.memory import LayerMemory, Memory
+from procon.model.model import Model
+from procon.model.selection import coreset_size, fill_selected, gather_layer, selectable
+from procon.model.training import Progress, TrainingImage
 from procon.scale.cluster import Unit, WorkerProgress, Workers, cut, values
 from procon.scale.sharded import centers_of
 
@@ -91,8 +94,10 @@ def fit_family(
         second.append(Unit(f"shard {number}", _gauge, (config, shared, begin, len(shard.images), workers.device)))
         begin += len(shard.images)
     measured = {unit.name: gauges for unit, gauges in values(workers.run(second, progress))}
-    gauges = [gauge for unit in second for gauge in measured[unit.name]]
-    detector._commit(memory, detector._leave_one_out(memory, gauges, config.false_alarm_rate))
+    gauges = [gauge for unit in second for gauge in measured[unit.name] or [None]]
+    identity = detector.reader.extractor.backbone.identity()
+    calibration = Calibration.of(gauges, config.false_alarm_rate) if None not in gauges else None
+    detector.model = Model(config, memory, None, (), identity).calibrated(calibration)
     return detector, coverage
 
 
@@ -114,7 +119,7 @@ def _join(
     detector: Detector, shards: Sequence[Shard], size: int, patches: int
 ) -> tuple[tuple[LayerMemory, ...], list[Coverage]]:
     """The banks of each layer, picked among the centres of all shards."""
-    config, extractor, layers, coverage = detector.config, detector.extractor, [], []
+    config, extractor, layers, coverage = detector.config, detector.reader.extractor, [], []
     before = torch.tensor([0, *(len(shard.images) for shard in shards)]).cumsum(0)
     for layer, selection in enumerate(extractor.selections):
         anchors = torch.cat([shard.anchors[layer] for shard in shards])
@@ -139,10 +144,11 @@ def _detector(config: Config, device: str) -> Detector:
 def _select(config: Config, images: Sequence[Path], size: int, device: str, skip_bad: bool, report: Progress) -> Shard:
     """The centres of one shard, by layer. All banks share them: they differ by where they start among the centres."""
     detector = _detector(config, device)
-    items, training = good_images(list(images), report, skip_bad=skip_bad)
     origins, anchors, radii = [], [], []
-    with detector._embedded(items, training, None, report) as store, torch.inference_mode():
-        for layer, selection in enumerate(detector.extractor.selections):
+    opened = detector.reader.opened(list(images), report, skip_bad=skip_bad)
+    with opened as (store, _, training), torch.inference_mode():
+        store.counted = detector.reader.selectable_rows(training, None)
+        for layer, selection in enumerate(detector.reader.extractor.selections):
             width = store.dims[layer] if selection is None else selection.shape[1]
             points = torch.empty(selectable(store), width, device=detector.device)
             fill_selected(points, store, layer, selection)
@@ -156,14 +162,11 @@ def _select(config: Config, images: Sequence[Path], size: int, device: str, skip
     return Shard(training, tuple(origins), tuple(anchors), tuple(radii))
 
 
-def _gauge(config: Config, memory: Memory, begin: int, count: int, device: str, report: Progress) -> list[Gauge]:
+def _gauge(
+    config: Config, memory: Memory, begin: int, count: int, device: str, report: Progress
+) -> list[GoodScore] | None:
     """Score the images of one shard against the memory without their own anchors."""
-    detector = _detector(config, device)
-    here = memory.to(detector.device)
+    reader = _detector(config, device).reader
     sources = [Path(image.name) for image in memory.images[begin : begin + count]]
-    found = []
-    with torch.inference_mode():
-        for number, (features, size) in enumerate(detector._features(sources)):
-            found.append(detector._gauge(features, size, here, begin + number))
-            report("calibrating", number + 1, count)
-    return found
+    _, scores = leave_one_out(reader, memory.to(reader.device), lambda: reader.embed_each(sources), report, begin=begin)
+    return scores

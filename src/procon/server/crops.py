@@ -49,7 +49,8 @@ def around(pixels: NDArray[np.uint8], size: tuple[int, int], box: Box, patch: tu
 def normal(detector: Detector, patch: NormalPatch) -> tuple[str, Inner] | None:
     """The same for a patch of a training image, or None where that cannot be read any more."""
     assert detector.memory is not None
-    picture, size = detector.training_picture(patch.number), detector.memory.images[patch.number].size
+    image = detector.memory.images[patch.number]
+    picture, size = detector.sources.picture(image), image.size
     if isinstance(picture, ImageError):
         return None
     return around(picture.rgb8(), size, patch.box, patch_size(detector.config, size))

@@ -5,16 +5,10 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
-from procon.deploy import Runtime
 from procon.detector import Detector
-from procon.prediction import Explanation, Prediction
+from procon.model.verdict import Measurement, Scorer
 from procon.vision.images import Picture
-
-Scorer = Detector | Runtime
-Reading = tuple[Any, Any, Any]
-"""Score, map of the backbone's input [H, W] and median patch score of one image: tensors, or arrays of a runtime."""
 
 _RECORDED = (1, 2, 4, 8, 16)  # images; larger groups keep a GPU busy as they are, and a recording holds their memory
 
@@ -22,7 +16,7 @@ _RECORDED = (1, 2, 4, 8, 16)  # images; larger groups keep a GPU busy as they ar
 class Input(NamedTuple):
     """An image as the backbone sees it."""
 
-    pixels: Tensor
+    pixels: Any
     """[3, H, W]"""
     size: tuple[int, int]
     """(height, width) of the image it was made from."""
@@ -30,28 +24,19 @@ class Input(NamedTuple):
 
 def prepare(scorer: Scorer, picture: Picture) -> Input:
     """The input of the backbone."""
-    if isinstance(scorer, Runtime):
-        return Input(torch.from_numpy(scorer.prepare(picture)), picture.size)
-    return Input(scorer.extractor.prepare(picture), picture.size)
+    return Input(scorer.prepare(picture), picture.size)
 
 
-def read(scorer: Scorer, inputs: Sequence[Input]) -> list[Reading]:
-    """What the device says about ``inputs``.
+def measure(scorer: Scorer, inputs: Sequence[Input]) -> list[Measurement]:
+    """Measure ``inputs``: all together where the scorer takes groups, else one by one.
 
-    On a CPU they pass one by one, as in ``Detector.predict_each``: rounding then never depends on the others; and so
-    they do where images are padded, as their sizes differ. Results come to the CPU here, so that no other thread ever
-    touches a GPU: it could break a graph that is being recorded.
+    Results come to the CPU here, so that no other thread ever touches a GPU: it could break a graph that is being
+    recorded.
     """
-    if isinstance(scorer, Runtime):
-        readings = [scorer.read(one.pixels.numpy()[None]) for one in inputs]
-        return [(scores[0], maps[0], middles[0]) for scores, maps, middles in readings]
-    together = scorer.device.type == "cuda" and scorer.config.aspect == "stretch"
-    waiting, found = iter(inputs), list[Reading]()
-    while group := list(islice(waiting, len(inputs) if together else 1)):
-        pixels = torch.stack([one.pixels.to(scorer.device) for one in group])
-        scores, maps, middles = scorer.read(pixels, group[0].size)
-        found.extend(zip(scores.cpu(), maps.cpu(), middles.cpu(), strict=True))
-    return found
+    waiting, measured = iter(inputs), list[Measurement]()
+    while group := list(islice(waiting, len(inputs) if scorer.group_size > 1 else 1)):
+        measured += scorer.measure([one.pixels for one in group], group[0].size)
+    return measured
 
 
 def group_sizes(most: int) -> list[int]:
@@ -63,19 +48,6 @@ def warm(detector: Detector, count: int, _items: Sequence[Any]) -> list[None]:
     """Work for a group of ``count`` images, done once: kernels compile, and small groups are recorded."""
     height, width = detector.config.input_size
     if count in _RECORDED:
-        detector.record(count)
-    read(detector, [Input(torch.zeros(3, height, width), (height, width))] * count)
+        detector.scorer.record(count)
+    measure(detector.scorer, [Input(torch.zeros(3, height, width), (height, width))] * count)
     return [None]
-
-
-def judge(scorer: Scorer, picture: Picture, reading: Reading) -> Prediction:
-    """Heat map, verdict and regions."""
-    score, input_map, middle = reading
-    if isinstance(scorer, Runtime):
-        return scorer.judge(picture, float(score), input_map, float(middle))
-    return scorer.judge(picture, score, input_map, middle)
-
-
-def explain(detector: Detector, picture: Picture, xy: tuple[float, float] | None) -> Explanation:
-    """The normal patches that a pixel was compared with."""
-    return detector.explain(picture, xy)

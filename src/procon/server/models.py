@@ -206,9 +206,8 @@ class Models:
 def _with_threshold(detector: Detector, metadata: dict[str, Any]) -> Detector:
     """A detector with the same memory and the threshold and log of ``metadata``; nothing is loaded."""
     changed = copy.copy(detector)
-    changed.calibration = calibration_of(metadata)
-    changed.config = replace(detector.config, false_alarm_rate=metadata["config"]["false_alarm_rate"])
-    changed.history = tuple(Change.from_dict(entry) for entry in metadata["history"])
+    history = tuple(Change.from_dict(entry) for entry in metadata["history"])
+    changed.model = replace(detector.model, history=history).calibrated(calibration_of(metadata))
     return changed
 
 
@@ -217,7 +216,7 @@ def share_backbone(detector: Detector, known: WeakSet[Backbone]) -> None:
 
     Only weights are shared. What depends on the size of the input stays its own.
     """
-    own = detector.extractor.backbone
+    own = detector.reader.extractor.backbone
     for other in known:
         if (other.fingerprint, other.dtype, other.device) == (own.fingerprint, own.dtype, own.device):
             own._model, own._tensors = other._model, other._tensors

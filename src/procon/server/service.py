@@ -15,8 +15,9 @@ from weakref import WeakSet
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from procon.detector import Detector, resolve_device
+from procon.detector import Detector
 from procon.errors import ConfigError, ProconError
+from procon.model.verdict import Measurement, judge
 from procon.prediction import Explanation, Prediction
 from procon.server import engine
 from procon.server.jobs import Jobs
@@ -27,7 +28,7 @@ from procon.server.scheduler import Queue, Ticket, Work, Worker
 from procon.server.settings import Settings
 from procon.server.store import Scored, Store
 from procon.server.uploads import Upload, decode, read_header, write_durable
-from procon.vision.backbone import Backbone
+from procon.vision.backbone import Backbone, resolve_device
 from procon.vision.images import Picture
 from procon.vision.pictures import jpeg, shrink
 
@@ -147,7 +148,7 @@ class Service:
         ``request`` is watched, and the work dropped when its sender is gone.
         """
         ending, picture, inputs = await self.off(self._prepare, model, upload, ticket)
-        run = partial(engine.read, model.scorer)
+        run = partial(engine.measure, model.scorer.scorer)
         reading = await self._on_device(Work(model, inputs, run), request)
         return await self.off(self._finish, model, upload, picture, reading, ending, keep, then)
 
@@ -159,7 +160,7 @@ class Service:
         _, picture = await self.off(self._open, upload, ticket)
 
         def run(_items: Sequence[Any]) -> list[Explanation]:
-            return [engine.explain(detector, picture, xy)]
+            return [detector.explain(picture, xy)]
 
         try:
             found: Explanation = await self._on_device(Work(object(), None, run), request)
@@ -190,19 +191,19 @@ class Service:
 
     def _prepare(self, model: Model, upload: Upload, ticket: Ticket) -> tuple[str, Picture, engine.Input]:
         ending, picture = self._open(upload, ticket)
-        return ending, picture, engine.prepare(model.scorer, picture)
+        return ending, picture, engine.prepare(model.scorer.scorer, picture)
 
     def _finish(
         self,
         model: Model,
         upload: Upload,
         picture: Picture,
-        reading: engine.Reading,
+        reading: Measurement,
         ending: str,
         keep: bool,
         then: Callable[[Inspection], T],
     ) -> T:
-        prediction = engine.judge(model.scorer, picture, reading)
+        prediction = judge(model.scorer.scorer, picture, reading)
         self.metrics.scored(model.name, prediction.score, prediction.is_anomalous)
         number = self._keep(model, upload, picture, prediction, ending) if keep else None
         return then(Inspection(model, upload, picture, prediction, number))

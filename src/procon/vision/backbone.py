@@ -1,6 +1,7 @@
 """A frozen DINOv2: pixels to patch tokens of several depths in one forward pass."""
 
 import logging
+import re
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from procon.config import PATCH, Config
-from procon.errors import WeightsError
+from procon.errors import ConfigError, WeightsError
 from procon.vision.weights import Architecture, Weights, find_weights, fingerprint
 
 logger = logging.getLogger("procon")
@@ -173,3 +174,15 @@ def _resize_position(position: Tensor, grid: tuple[int, int], antialias: bool) -
     cells = position[:, 1:].reshape(1, side, side, -1).permute(0, 3, 1, 2)
     cells = functional.interpolate(cells, size=grid, mode="bicubic", align_corners=False, antialias=antialias)
     return torch.cat([position[:, :1], cells.flatten(2).transpose(1, 2)], dim=1)
+
+
+def resolve_device(device: str) -> torch.device:
+    """``auto`` is CUDA if there is one, else the CPU; any other name must be a device of this machine."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ConfigError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {device!r}")
+    chosen = torch.device(device)
+    if chosen.type == "cuda" and (not torch.cuda.is_available() or (chosen.index or 0) >= torch.cuda.device_count()):
+        raise ConfigError(f"device must be one this machine has, got {device!r}; use 'cpu' or 'auto'")
+    return chosen

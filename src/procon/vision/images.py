@@ -3,6 +3,7 @@
 Needs numpy and Pillow only. Nothing here depends on a model.
 """
 
+import io
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -68,7 +69,7 @@ def open_image(image: ImageLike) -> Picture:
     if isinstance(image, Picture):
         return image
     if isinstance(image, str | Path):
-        return _open_path(Path(image))
+        return read_file(Path(image))[0]
     if isinstance(image, Image.Image):
         return _open_pil(image)
     if isinstance(image, np.ndarray):
@@ -89,7 +90,8 @@ def open_image(image: ImageLike) -> Picture:
     raise ImageError(f"an image must be a path, PIL image, numpy array or torch tensor, got {type(image).__name__}")
 
 
-def _open_path(path: Path) -> Picture:
+def read_file(path: Path) -> tuple[Picture, bytes]:
+    """Decode an image file and return its bytes too: who needs both reads the file once."""
     try:
         if not path.exists():
             raise ImageError(f"{path}: no such file; check the path")
@@ -99,7 +101,8 @@ def _open_path(path: Path) -> Picture:
             raise ImageError(f"{path}: is not a regular file; pass an image file")
         if path.stat().st_size == 0:
             raise ImageError(f"{path}: is empty (0 bytes); copy the file again")
-        with Image.open(path, formats=_FORMATS) as image:
+        content = path.read_bytes()
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             _check_size(image.size, str(path))
             pixels = _from_pil(image, str(path))
     except ImageError:
@@ -114,7 +117,7 @@ def _open_path(path: Path) -> Picture:
         # Decoders fail on damaged files with whatever their parsing ran into (OSError, SyntaxError, struct.error,
         # IndexError, zlib.error, MemoryError ...): here each of them means one thing.
         raise ImageError(f"{path}: is damaged or incomplete ({error}); copy or export it again") from error
-    return _finish(pixels, str(path))
+    return _finish(pixels, str(path)), content
 
 
 def _open_pil(image: Image.Image) -> Picture:

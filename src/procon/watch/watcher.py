@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from threading import Event, Thread
 from typing import Any
 
-from procon.deploy.runtime import Scorer
 from procon.errors import ImageError
+from procon.model.verdict import Predictor
 from procon.watch.arrivals import Arrival, Camera, Folder, arrivals
 from procon.watch.outbox import Outbox
 from procon.watch.sinks import Sink, SinkError
@@ -75,7 +75,7 @@ class Watcher:
     """Scores what arrives at a folder or camera and leaves an event for every sink in the outbox."""
 
     def __init__(
-        self, source: Folder | Camera, scorer: Scorer, outbox: Outbox, sinks: Sequence[Sink], on_event: Any = None
+        self, source: Folder | Camera, scorer: Predictor, outbox: Outbox, sinks: Sequence[Sink], on_event: Any = None
     ) -> None:
         self._source, self._scorer, self._outbox = source, scorer, outbox
         self._sinks = [sink.name for sink in sinks]

@@ -23,27 +23,12 @@ from procon.errors import ConfigError
 from procon.evaluation.runs.tokens import TokenCache
 from procon.method.consensus import bank_consensus, lower_quartile, median, top_mean
 from procon.method.neighbors import nearest_in_banks
-from procon.method.score import (
-    fuse_layers,
-    layer_scales,
-    read_good,
-    read_layer,
-    read_neighbors,
-    relative_layer,
-    shifted,
-)
+from procon.method.score import divide, fuse_layers, layer_scales, read_layer, read_layers, read_neighbors, shift
 from procon.model.features import Embedding
-from procon.model.memory import (
-    IN_RAM_BYTES,
-    FeatureStore,
-    LayerMemory,
-    Memory,
-    coreset_size,
-    gather_layer,
-    select_anchors,
-    selection_grid,
-)
+from procon.model.memory import LayerMemory, Memory
+from procon.model.selection import coreset_size, gather_layer, select_anchors, selection_grid
 from procon.model.storage import atomic_path
+from procon.model.store import IN_RAM_BYTES, FeatureStore
 from procon.model.training import TrainingImage
 from procon.vision.weights import Architecture
 
@@ -230,10 +215,11 @@ class Sweep:
     def _read(self, features: Tensor, layer: LayerMemory, reads: list[_Read]) -> list[Tensor]:
         """Residuals [B, P] of one image [1, P, D] under every read of one memory, whose neighbours are found once."""
         if self._device.type == "cuda":  # where the search is fused with the readout
-            return [read_layer(features, layer, read.config)[0] for read in reads]
+            return [read_layer(features, layer, read.config).residuals[0] for read in reads]
         most = max(1 if read.config.readout == "hard" else read.config.num_neighbors for read in reads)
         distances, indices = nearest_in_banks(features[0], layer.index, most)
-        return [read_neighbors(features[0], layer, distances, indices, read.config) for read in reads]
+        known = features[0], layer, distances, indices
+        return [read_neighbors(*known, read.config).residuals[0] for read in reads]
 
     def _embed(self, embedding: Embedding, index: int, images: range) -> Iterable[Tensor]:
         for tokens in self._tokens.read(embedding.blocks(index), images):
@@ -264,8 +250,8 @@ class Sweep:
                 raise ConfigError(
                     "normalization='train' needs more training images: each is scored without its own anchors"
                 )
-            residuals = read_layer(store.image(image)[0].to(self._device), layer, config, source == image)
-            maps.append(bank_consensus(residuals).unsqueeze(1))
+            reading = read_layer(store.image(image)[0].to(self._device), layer, config, source == image)
+            maps.append(bank_consensus(reading.residuals).unsqueeze(1))
         return np.array(layer_scales(maps))
 
     def _measure(self, layer: LayerMemory, store: FeatureStore, tested: Iterable[Tensor], read: _Read) -> None:
@@ -280,13 +266,15 @@ class Sweep:
         sums: list[Tensor] = []
         for image in range(self._train):
             features = [part.to(self._device) for part in store.image(image)]
-            scores, found = read_good(features, memory, read.config, image)
-            maps.append(scores[0].cpu().numpy())
-            sums = [total + more for total, more in zip(sums, found, strict=True)] if sums else found
+            (reading,) = read_layers(features, memory, read.config, hidden=memory.own([image]))
+            maps.append(bank_consensus(reading.residuals)[0].cpu().numpy())
+            if read.config.score_relative_to == "anchors":
+                sums.append(reading.sums(len(layer.anchors)))
         self._save(read.key + "-good", np.stack(maps))
         if sums:
-            layer = replace(layer, sums=sums[0])
-            relative = [relative_layer(features, layer, read.config)[1][0].cpu().numpy() for features in tested]
+            levels = replace(layer, sums=sum(sums[1:], sums[0])).levels
+            readings = (read_layer(features, layer, read.config, neighbors=True) for features in tested)
+            relative = [divide(reading, levels)[0].cpu().numpy() for reading in readings]
             self._save(read.key + "-relative", np.stack(relative))
 
     def _fuse(self, config: Config) -> Scored:
@@ -305,7 +293,7 @@ class Sweep:
             relative = [torch.from_numpy(self._load(key + "-relative")) for key in keys]
             image = fuse_layers(torch.stack([bank_consensus(part) for part in relative], dim=1), scales, config)
         scores = top_mean(image, config.top_ratio)
-        return Scored(scores.numpy(), shifted(fused, quartile, config).view(-1, *config.grid).numpy())
+        return Scored(scores.numpy(), shift(fused, quartile, config).view(-1, *config.grid).numpy())
 
     # ------------------------------------------------------------------------------------------------ files
 

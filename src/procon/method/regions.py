@@ -1,7 +1,4 @@
-"""Heat maps and regions in numpy alone: what torch and scipy do for a detector, for machines without them.
-
-The references in the tests are :mod:`procon.method.maps` and :mod:`procon.results.regions`.
-"""
+"""Connected areas of a heat map, in numpy alone: a machine that runs an exported model has neither torch nor scipy."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,24 +6,6 @@ from numpy.typing import NDArray
 from procon.prediction import Region
 
 Floats = NDArray[np.float32]
-
-
-def resize_map(heatmap: Floats, size: tuple[int, int]) -> Floats:
-    """Bilinear, pixel centres aligned, not antialiased: [h, w] -> [height, width]."""
-    if heatmap.shape == size:
-        return heatmap
-    (top, bottom, down), (left, right, along) = (
-        _places(cells, n) for cells, n in zip(heatmap.shape, size, strict=True)
-    )
-    wide = heatmap[:, left] * (1 - along) + heatmap[:, right] * along
-    return np.asarray(wide[top] * (1 - down)[:, None] + wide[bottom] * down[:, None], np.float32)
-
-
-def _places(cells: int, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
-    """For each of ``size`` pixels the two of ``cells`` it lies between and how far it is towards the second."""
-    at = np.clip((np.arange(size) + 0.5) * (cells / size) - 0.5, 0, None)
-    low = np.minimum(at.astype(np.intp), cells - 1)
-    return low, np.minimum(low + 1, cells - 1), (at - low).astype(np.float32)
 
 
 def find_regions(heatmap: Floats, threshold: float) -> tuple[Region, ...]:
@@ -45,7 +24,10 @@ def find_regions(heatmap: Floats, threshold: float) -> tuple[Region, ...]:
 
 
 def peak_region(heatmap: Floats, typical: float) -> tuple[Region, ...]:
-    """The one area around the largest value of ``heatmap``, above half its height over ``typical``."""
+    """The one area around the largest value of ``heatmap``, above half its height over ``typical``.
+
+    For a part that its score calls anomalous while no pixel reaches the threshold: the blur has spread a small defect.
+    """
     peak = float(heatmap.max())
     level = typical + (peak - typical) / 2
     return find_regions(heatmap, level)[:1] if peak > level else ()

@@ -1,0 +1,196 @@
+"""From images to predictions, for every kind of model: one implementation of predict and of the verdict.
+
+A :class:`Scorer` measures prepared images; everything before and after that is written here, in numpy, so that an
+exported model predicts in the same way on a machine without torch.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from procon.config import Config
+from procon.errors import BatchError, ImageError
+from procon.method.regions import find_regions, peak_region
+from procon.prediction import Prediction
+from procon.vision.folders import inspection_images
+from procon.vision.framing import frame_of
+from procon.vision.images import AHEAD, ImageLike, Picture, as_list, in_order, is_batch, try_open
+
+Floats = NDArray[np.float32]
+
+
+class Threshold(Protocol):
+    """What a verdict needs to know about good images."""
+
+    @property
+    def threshold(self) -> float:
+        """Image score above which a part is called anomalous."""
+
+    @property
+    def pixel_threshold(self) -> float:
+        """Heat-map value above which a pixel belongs to a region."""
+
+    @property
+    def typical(self) -> float:
+        """Median patch score of good images."""
+
+    def p_value(self, score: float) -> float:
+        """Share of good images that score at least as high."""
+
+    def describe(self) -> list[str]:
+        """What the threshold promises."""
+
+
+class Measurement(NamedTuple):
+    """What a model measured on one image."""
+
+    score: float
+    """S_img."""
+    input_map: Floats
+    """[H, W] of the backbone's input."""
+    median: float
+    """Median patch score."""
+
+
+class Scorer(Protocol):
+    """What measures images: a fitted model with its backbone, or an exported one."""
+
+    @property
+    def config(self) -> Config:
+        """The settings."""
+
+    @property
+    def calibration(self) -> Threshold | None:
+        """The threshold, if there is one."""
+
+    @property
+    def group_size(self) -> int:
+        """How many images are measured together."""
+
+    @property
+    def workers(self) -> int:
+        """Threads that open, prepare and judge images."""
+
+    def prepare(self, picture: Picture) -> Any:
+        """The picture as the model's input [3, H, W]."""
+
+    def measure(self, inputs: Sequence[Any], size: tuple[int, int]) -> list[Measurement]:
+        """Measure prepared images that had one ``size`` (height, width); it matters with ``aspect="pad"`` only."""
+
+    def resize_map(self, input_map: Floats, size: tuple[int, int]) -> Floats:
+        """A map [h, w] at (height, width): bilinear, pixel centres aligned."""
+
+
+class Predictor(Protocol):
+    """What a user predicts with: a ``procon.Detector``, or a ``procon.deploy.Runtime``."""
+
+    @property
+    def config(self) -> Config:
+        """The settings."""
+
+    @property
+    def calibration(self) -> Threshold | None:
+        """The threshold, if there is one."""
+
+    @property
+    def scorer(self) -> Scorer:
+        """What measures its images."""
+
+    def describe(self) -> list[str]:
+        """The model in a few lines for people."""
+
+    def predict(self, images: ImageLike | Iterable[ImageLike]) -> Any:
+        """One image in, one prediction out; several in, a list out."""
+
+    def predict_each(self, images: Iterable[ImageLike]) -> Iterator[Prediction | ImageError]:
+        """Predictions one by one."""
+
+
+def predict(scorer: Scorer, images: ImageLike | Iterable[ImageLike]) -> Any:
+    """Score one image (gives a :class:`Prediction`), or a folder or list of images (gives a list of them)."""
+    several = is_batch(images)
+    if several and isinstance(images, str | Path):
+        items: list[ImageLike] = list(inspection_images(Path(images)))
+    else:
+        items = as_list(images)
+    results = list(predict_each(scorer, items))
+    errors = {index: result for index, result in enumerate(results) if isinstance(result, ImageError)}
+    if errors and several:
+        raise BatchError(errors, [None if index in errors else result for index, result in enumerate(results)])
+    if errors:
+        raise errors[0]
+    return results if several else results[0]
+
+
+def predict_each(scorer: Scorer, images: Iterable[ImageLike]) -> Iterator[Prediction | ImageError]:
+    """Predictions one by one, in order; an image that cannot be used yields its error and the rest goes on."""
+    for group in opened_groups(images, scorer.prepare, scorer.group_size, scorer.workers):
+        pictures = [picture for picture, _ in group if isinstance(picture, Picture)]
+        inputs = [pixels for _, pixels in group if pixels is not None]
+        measured = scorer.measure(inputs, pictures[0].size) if pictures else []
+        predictions = iter(_judge_group(scorer, pictures, measured))
+        for picture, _ in group:
+            yield picture if isinstance(picture, ImageError) else next(predictions)
+
+
+def opened_groups(
+    images: Iterable[ImageLike], prepare: Callable[[Picture], Any], size: int, workers: int
+) -> Iterator[list[tuple[Picture | ImageError, Any]]]:
+    """Images in groups of ``size``, opened and prepared by threads, in order; an error has no input."""
+
+    def open_one(image: ImageLike) -> tuple[Picture | ImageError, Any]:
+        picture = try_open(image)
+        return picture, None if isinstance(picture, ImageError) else prepare(picture)
+
+    opened = in_order(open_one, images, workers, ahead=max(AHEAD, size))
+    while group := list(islice(opened, size)):
+        yield group
+
+
+def _judge_group(scorer: Scorer, pictures: list[Picture], measured: list[Measurement]) -> Iterable[Prediction]:
+    pairs = zip(pictures, measured, strict=True)
+    if len(pictures) == 1:
+        return [judge(scorer, *pair) for pair in pairs]
+    return in_order(lambda pair: judge(scorer, *pair), pairs, scorer.workers, ahead=len(pictures))
+
+
+def judge(scorer: Scorer, picture: Picture, measured: Measurement) -> Prediction:
+    """What was measured on one picture as a prediction: heat map at its size, verdict and regions."""
+    heatmap = place_map(scorer, measured.input_map, picture.size)
+    score, good = measured.score, scorer.calibration
+    if good is None:
+        return Prediction(score, heatmap, None, None, None, (), picture.source, None, measured.median)
+    anomalous = score > good.threshold
+    regions = find_regions(heatmap, good.pixel_threshold)
+    if anomalous and not regions:
+        regions = peak_region(heatmap, good.typical)
+    return Prediction(
+        score,
+        heatmap,
+        anomalous,
+        good.threshold,
+        good.p_value(score),
+        regions,
+        picture.source,
+        good.pixel_threshold,
+        measured.median,
+    )
+
+
+def place_map(scorer: Scorer, input_map: Floats, size: tuple[int, int]) -> Floats:
+    """The map of the backbone's input at the ``size`` (height, width) of the user's image.
+
+    What a centre crop cut off is 0; padding is removed.
+    """
+    frame = frame_of(scorer.config, size)
+    (top, left), (height, width) = frame.origin, input_map.shape
+    if min(top, left) < 0 or (height, width) != frame.scaled:
+        canvas = np.zeros(frame.scaled, np.float32)
+        visible = canvas[max(top, 0) : top + height, max(left, 0) : left + width]
+        visible[:] = input_map[max(-top, 0) :, max(-left, 0) :][: visible.shape[0], : visible.shape[1]]
+        input_map = canvas
+    return scorer.resize_map(input_map, size)
