@@ -167,7 +167,7 @@ def test_planned_memory_and_compression_are_compared(tmp_path: Path) -> None:
     small = exact | {"compression": "int8", "p_ap": 89.5, "p_f1": 90.25, "model_mib": 10.0, "score_ms": 120.0}
     store(tmp_path, "compression", [exact, small])
     text = " ".join(script.render_page(tmp_path).split())
-    assert "The peak was 0.75 times what was planned; none of 1 went above the plan." in text
+    assert "The peak was 0.75 times the estimate; none of 1 exceeded it." in text
     assert "`int8`: the model has 0.25 times the size, scoring takes 1.20 times as long; 2 of the 7" in text
     assert "the largest loss is 0.50 points (P-AP of metal_plate), the largest gain is 0.25 points (P-F1 of" in text
 
