@@ -52,23 +52,23 @@ BEGIN, END = "<!-- accuracy: written by docs/generate_benchmarks.py -->", "<!-- 
 NOT_YET = "Not measured yet; [docs/benchmarks.md](docs/benchmarks.md) has the command."
 
 REPRODUCE = (
-    "`procon reproduce all` with a ViT-S/14 (Depth Anything V2), in percent. MPDD is a set nobody tuned ProCon on; "
-    "these are two of its six categories, so nothing here says what holds elsewhere, and the paper has values of its "
-    "own only for the operating point with one bank and 1 % (ViT-B/14: metal_plate P-AP 97.17, pAUROC30 98.05; "
-    "bracket_white P-AP 7.86, pAUROC30 98.95). pAUROC30 is what the paper prints as AUPRO. A difference of less than "
-    "0.2 points is called none."
+    "`procon reproduce all` with a ViT-S/14 (Depth Anything V2), in percent. ProCon was not tuned on MPDD. "
+    "These are two of its six categories, so the results may not hold elsewhere. The paper gives its own "
+    "values only for the operating point with one bank and 1 % (ViT-B/14: metal_plate P-AP 97.17, pAUROC30 98.05; "
+    "bracket_white P-AP 7.86, pAUROC30 98.95). The paper prints pAUROC30 as AUPRO. A difference of less than "
+    "0.2 points counts as no difference."
 )
 
 SUSPECTS = (
     "Defective test images are mixed into the training images, 5, 10 and 20 % of them, and the rest of the test set is "
-    "scored (5 % coreset, five banks, ViT-S/14 of Depth Anything V2, means over the seeds). *as it is* knows nothing "
-    "of it; *without suspects* is `procon fit --suspects leave-out`; *density-biased pruning* is the remedy that "
-    "failed in the paper; *good images alone* is what a perfect cleaning would reach. The limit at which an image is "
-    "suspected was chosen on these two categories."
+    "scored (5 % coreset, five banks, ViT-S/14 of Depth Anything V2, means over the seeds). *as it is* is a plain "
+    "fit; *without suspects* is `procon fit --suspects leave-out`; *density-biased pruning* is the method that "
+    "failed in the paper; *good images alone* is the result of a perfect cleaning. The limit above which an image is a "
+    "suspect was chosen on these two categories."
 )
 FIGURES = """\
-`procon figures RUN -o DIR` draws these for any run; `docs/make_figures.py` made the ones below. Pictures are of
-rendered parts, as MPDD's are not ours to publish; the curves are of bracket_white.
+`procon figures RUN -o DIR` draws these for any run; `docs/make_figures.py` made the ones below. The pictures show
+rendered parts, because we may not publish MPDD's images; the curves are of bracket_white.
 
 ![Four flanges in rows; columns: input, ground truth, maps of hard NN, SPM and ProCon, with scales.](images/maps.png)
 
@@ -80,8 +80,8 @@ rendered parts, as MPDD's are not ours to publish; the curves are of bracket_whi
 ![PRO curve on bracket_white to a false positive rate of 0.3.](images/run-pro.svg)
 """
 METRICS_TEXT = (
-    "All nine metrics, exact and streaming, over the pixels of a Real-IAD category; and AUPRO beside anomalib's on the "
-    "same maps. Processor seconds are those of all threads together and hardly depend on what else the machine does."
+    "All nine metrics, exact and streaming, over the pixels of a Real-IAD category; and AUPRO compared with anomalib's "
+    "on the same maps. Processor seconds are summed over all threads and hardly depend on other work on the machine."
 )
 
 INTRODUCTION = """\
@@ -91,14 +91,14 @@ Written by `python docs/generate_benchmarks.py` from `benchmarks/results`; a tes
 """
 
 MPDD = """\
-Accuracy of ProCon and of a hard nearest neighbour on MPDD, beside the figures that a correct pipeline must reach. MPDD
-shows metal parts, and nobody chose the layers of the method on it: the paper chose them on MVTec-AD and VisA. Unpack it
-so that `mpdd/metal_plate/train/good` exists, and run
+Accuracy of ProCon and of a hard nearest neighbour on MPDD, with the expected figures of a correct pipeline. MPDD shows
+metal parts. It played no role in the choice of the layers: the paper chose them on MVTec-AD and VisA. Unpack it so that
+`mpdd/metal_plate/train/good` exists, and run
 """
 
 MPDD_COLUMNS = """\
 The weights are ViT-S/14 (Depth Anything V2): the encoder of Depth Anything V2 Small, a DINOv2 that was fine-tuned for
-depth, and not Meta's untouched checkpoint. Settings: 392 pixels, three banks, everything else as in `Config`.
+depth, not Meta's original checkpoint. Settings: 392 pixels, three banks, everything else as in `Config`.
 
 | column | meaning, all in percent |
 |---|---|
@@ -109,7 +109,7 @@ depth, and not Meta's untouched checkpoint. Settings: 392 pixels, three banks, e
 | AUPRO | overlap per connected region (8-connected), every threshold, up to a false-positive rate of 0.3 |
 | pauroc30 | area under the pixel ROC up to a false-positive rate of 0.3, divided by 0.3 |
 
-The paper's column "AUPRO" is what is called pauroc30 here: compare it with that column only.
+The paper's column "AUPRO" is called pauroc30 here; compare it with that column only.
 
 Each cell is our figure, then the expected one in brackets. The limit is in points and holds for every column of a row.
 """
@@ -126,13 +126,13 @@ Speed on the CPU of k-center and of scoring, against the plain forms in the same
 """
 
 PEER_TEXT = """\
-anomalib's own greedy k-center on the same points, in an environment of its own that
-[its page](../benchmarks/peers/README.md) sets up. Run
+anomalib's own greedy k-center on the same points, in a separate environment
+([setup](../benchmarks/peers/README.md)). Run
 """
 
 MEMORY = """\
-The peak memory of a large fit against what `procon fit` would say beforehand. Random features of that size stand in for
-those of a backbone; few anchors are picked. Run
+The peak memory of a large fit compared with the estimate of `procon fit`. Random features of that size replace those of
+a backbone, and few anchors are selected. Run
 """
 
 COMPRESSION = """\
@@ -222,7 +222,7 @@ def read_rows(name: str, results: Path = RESULTS) -> list[Row]:
 
 
 def mpdd_section(rows: list[Row]) -> list[str]:
-    """Ours beside the expected figures, then in words what misses them and where the baseline is better."""
+    """Our figures with the expected ones, then a list of the rows that miss them and where the baseline is better."""
     expected = read_expected()
     cells: list[list[str]] = []
     counts: list[list[str]] = []
@@ -379,7 +379,7 @@ def baseline_text(rows: list[Row]) -> str:
     soft = {key(row)[:2]: row for row in rows if row["readout"] == "soft"}
     pairs = [(row, soft[key(row)[:2]]) for row in rows if row["readout"] == "hard" and key(row)[:2] in soft]
     if not pairs:
-        return paragraph("The hard baseline was not measured beside ProCon, so nothing is said about which is better.")
+        return paragraph("The hard baseline was not measured, so there is no comparison with ProCon.")
     lines, lost, total = [], 0, 0
     for hard, ours in pairs:
         better, equal, worse = compare(hard, ours)
@@ -427,7 +427,7 @@ def gpu_section(rows: list[Row]) -> list[str]:
     cells = [[row["measure"], number(row["value"]), spread(row), row["unit"], row["note"]] for row in rows]
     told = "Spread is the largest minus the smallest of the repeats; – where nothing was repeated."
     if any(float(row["value"]) == 0 for row in rows):
-        told += " A 0 is what the file holds: a difference may have been too small for the digits it was stored with."
+        told += " A 0 may be a difference that was too small for the stored digits."
     times = {row["measure"]: float(row["value"]) for row in rows}
     batches = {"batch 64": times.get("scoring, batch 64"), "batch 1": times.get("scoring, batch 1")}
     paper = times.get("scoring, the paper's form")
@@ -462,8 +462,8 @@ def cpu_section(rows: list[Row]) -> list[str]:
     if any("anomalib" in row["measure"] for row in plain):
         parts.append(
             paragraph(
-                "The rows of anomalib rest on its seconds per pick in a run and an environment of its own; what is "
-                "said of them [below](#anomalibs-k-center) holds for their ratios to ours too."
+                "The rows of anomalib use its seconds per pick from a separate run and environment; the limits "
+                "described [below](#anomalibs-k-center) also apply to their ratios to ours."
             )
         )
     growth = read_growth(rows)
@@ -576,7 +576,7 @@ def peer_section(peer: dict[str, Any]) -> list[str]:
     if max(before, after) > peer["threads"]:
         told += (
             f" The machine was busy: its load average was {before} before and {after} after, for {peer['threads']} "
-            "threads. Compare these rows with each other, roughly, and not with a time of ours from a quiet machine."
+            "threads. These rows can be compared roughly with each other, not with our times from a quiet machine."
         )
     where = [f"{name} {peer[name]}" for name in ("cpu", "threads", "anomalib", "torch", "numpy", "python")]
     return [
@@ -602,7 +602,7 @@ def memory_section(rows: list[Row]) -> list[str]:
         cells.append([*(number(row[name]) for name in shape), *figures])
     head = [*(name.replace("_", " ") for name in shape), "planned, GiB", "peak, GiB", "peak / planned", "seconds"]
     over = sum(share > 1 for share in shares)
-    told = f"The peak was {extent(shares)} times what was planned; {over or 'none'} of {len(rows)} went above the plan."
+    told = f"The peak was {extent(shares)} times the estimate; {over or 'none'} of {len(rows)} exceeded it."
     return [MEMORY, code(COMMANDS["memory"]), table(head, cells, 0), paragraph(told), measured_on(rows)]
 
 
@@ -634,7 +634,7 @@ def compression_section(rows: list[Row]) -> list[str]:
         code(COMMANDS["compression"]),
         "Accuracy in percent, in brackets the difference to `none` of the same category:\n",
         table(head, cells, 2),
-        bullets(lines) if lines else paragraph("Nothing was measured beside `none`, so there is nothing to compare."),
+        bullets(lines) if lines else paragraph("Only `none` was measured, so there is no comparison."),
         measured_on(rows),
     ]
 
@@ -706,7 +706,7 @@ def unique(values: Iterable[str]) -> list[str]:
 
 
 def number(value: str | float) -> str:
-    """Four significant digits, thousands with commas; text that is no number as it is, nothing as a dash."""
+    """Four significant digits, thousands with commas; other text unchanged, an empty value as a dash."""
     try:
         amount = float(value)
     except ValueError:

@@ -26,17 +26,17 @@ PAPER = "paper"
 
 HEAD = """# Config.best()
 
-`Config()` is the paper's recipe, chosen on the test labels of MVTec-AD and VisA. `Config.best()` is ours: the same
-method with other settings, no training, no labels, the same for every part.
+`Config()` is the paper's recipe, chosen on the test labels of MVTec-AD and VisA. `Config.best()` is our recipe: the
+same method with other settings. It needs no training and no labels, and it is the same for every part.
 
 ```python
 from procon import Config
 
-config = Config.best(backbone="dinov2-small")  # settings of your own go before those of the recipe
+config = Config.best(backbone="dinov2-small")  # your settings override the recipe's
 ```
 
-Then `Detector(config).fit("parts/good")` as always. On the command line: `procon fit GOOD -o part.procon --best`, with
-other flags before it in the same way: `--best --image-size 518`.
+Then call `Detector(config).fit("parts/good")` as usual. On the command line: `procon fit GOOD -o part.procon --best`.
+Other flags override the recipe too: `--best --image-size 518`.
 
 ## What it computes
 
@@ -45,29 +45,29 @@ other flags before it in the same way: `--best --image-size 518`.
 """
 
 WHY = {
-    "image_size": "most defects are small; a patch then covers a third of the area",
+    "image_size": "most defects are small, and a patch covers a third of the area",
     "layers": "the shallow block -10 sees fine structure, -3 sees context; three memories in place of four",
-    "banks": "the median over banks gained little in maps at this size, and costs as much again for each bank",
+    "banks": "at this size the median over banks hardly improved maps, and each bank adds the same cost",
     "coreset_ratio": "2 % of 2.9 times as many patches: a bank is about as large as before",
-    "score_relative_to": "a patch that good parts never explain well needs a larger residual to count as a defect",
-    "map_offset": "light or focus lifts the whole map of a part; it should not lift one part above another",
+    "score_relative_to": "where good patches have large residuals, a defect needs an even larger one",
+    "map_offset": "light or focus shifts the whole map of a part; this should not change the ranking of parts",
 }
 
 MIDDLE = """
-All else is the paper's: soft projection on five neighbours, the mean over layers, the mean of the top 0.5 % of patches,
-a blur of 4 pixels of the input. Image score and map read different quantities:
+Everything else is as in the paper: soft projection on five neighbours, the mean over layers, the mean of the top 0.5 %
+of patches, a blur of 4 pixels of the input. The image score and the map use different quantities:
 
-- **Image score.** Each training image is read without its own anchors. Anchor $j$ of a bank takes part in the
-  projections of normal patches with weights $w$ and residuals $r$; from these come its mean and mean square, each
-  counted together with 5 patches of the bank as a whole, so that an anchor few patches know is not judged by few. Its
-  level is the mean plus two standard deviations, $a_j = \\mu_j + 2 \\sigma_j$. A new patch counts
-  $r / \\sum_j w_j a_j$ instead of $r$: at 1 it is explained as badly as its neighbours explain few good patches. Then
-  as before: median over banks, mean over layers, mean of the top 0.5 %. The functions are in `kernels/levels.py`.
-- **Map.** The plain residuals, mean over layers. The map of an image is shifted as a whole so that its lower quartile
-  is the usual one of good images. A defect would have to cover three quarters of the image to move it.
+- **Image score.** Each training image is scored without its own anchors. Anchor $j$ of a bank takes part in the
+  projections of normal patches with weights $w$ and residuals $r$, which give the mean and the mean square of its
+  residuals. Both include 5 patches with the average of the bank, so that an anchor with few patches has a stable
+  estimate. The level of the anchor is the mean plus two standard deviations, $a_j = \\mu_j + 2 \\sigma_j$. The value of
+  a new patch is $r / \\sum_j w_j a_j$ instead of $r$: few good patches reach 1. The rest is unchanged: median over
+  banks, mean over layers, mean of the top 0.5 %. The functions are in `method/levels.py`.
+- **Map.** The plain residuals, mean over layers. A constant is added to the map so that its lower quartile is that of
+  typical good images. Only a defect that covers three quarters of the image changes this constant.
 
-The threshold is calibrated as always: a training image is scored without its own anchors, and what it left on the
-anchors of others is taken out of their levels.
+The threshold is calibrated as usual, by leave-one-out: a training image is scored without its own anchors, and without
+its contribution to the levels of the other anchors.
 """
 
 
@@ -217,8 +217,8 @@ def page() -> str:
 Development parts: MPDD {", ".join(PARTS[1:])}
 (complete categories, 448 pixels) and {PARTS[0]} (512 pixels). Backbone: ViT-S/14, the encoder of Depth Anything V2
 Small, fp32. Maps are judged at 392 pixels whatever the input. In percent, mean over bank seeds
-{", ".join(map(str, seeds))}; in brackets the lowest and highest mean over parts of one seed. The bank seed is the
-method's only randomness.
+{", ".join(map(str, seeds))}; in brackets the lowest and highest mean over parts of one seed. Only the bank seed is
+random.
 
 {numbers(boards, best)}
 All seven metrics together gain {min(gain.values()):.1f} to {max(gain.values()):.1f} points on a part and {whole:.1f} on
@@ -226,7 +226,7 @@ the mean. The least change of any one metric on any part is {worst:+.2f} points.
 
 Command, on {where["device"]}: `python benchmarks/research --weights FILE PARTS` for all rounds, and
 `--rounds finalists recipe tiled-recipe --seeds 0 100 200` for three seeds; `research.csv` joins these runs. The bench
-reproduces the `Config()` figures of [Benchmarks](benchmarks.md), and a test holds its readings to the detector's.
+reproduces the `Config()` figures of [Benchmarks](benchmarks.md), and a test compares its readings with the detector's.
 
 ## Ablation
 
@@ -240,12 +240,12 @@ For each part: the reading with the best mean over the other four, among those t
 out of all that were tried (seed 0). Pixel metrics for maps, image metrics for scores.
 
 {held_out(rows)}
-This is kinder than a part nobody has seen: each choice is made without the part, but the rounds to choose from were
-planned with all five in view, and three of them are brackets of one data set.
+This is easier than a truly unseen part: each choice excludes the part, but the candidates were planned with all five
+parts in view, and three of them are brackets of one dataset.
 
-The recipe is not quite what is best on the mean: 5 % of the patches would add a little, and features with decorrelated
+The recipe does not have the highest mean: 5 % of the patches would add a little, and features with decorrelated
 channels would detect better on one part, but need a second memory. Three parts have image metrics of 100 under nearly
-every reading: what is said about the image score rests on bracket_brown and bracket_black.
+every reading, so the conclusions about the image score depend on bracket_brown and bracket_black.
 
 ## What was tried
 
@@ -255,14 +255,14 @@ few tenths mean nothing, and only what holds across rounds and parts was followe
 the round `tiles` ran out of time on two parts, `finalists` on two seeds of one.
 
 {tried(rows)}
-Findings beside the recipe:
+Further findings:
 
 - The mean distance to the five neighbours, a better map at 392 pixels and the paper's layers, is not better than the
   soft projection once input and layers change.
-- Dividing by the level of the anchors improves image scores at every size and spoils maps where normal structure
-  varies: so the score divides and the map does not. Dividing by the level of the position does neither good.
-- Centred, standardised or decorrelated channels detect well and localise badly.
-- Turning the good images makes maps a little better and would hide parts that lie the wrong way; it was left out.
+- Dividing by the level of the anchors improves image scores at every size, but makes maps worse where normal
+  structure varies. So the score divides and the map does not. Dividing by the level of the position helps neither.
+- Centred, standardised or decorrelated channels give good detection and poor localisation.
+- Rotated copies of the good images improve maps a little, but would hide parts that lie the wrong way. Not used.
 - Scaling each layer by its mean and spread: no clear gain. Three banks, or 5 % of the patches: a little more accuracy
   for two to three times the search.
 
@@ -277,14 +277,14 @@ Command: `python benchmarks/best.py --weights FILE hazelnut_toy`.
   `Config.best(image_size=392, coreset_ratio=0.05)` keeps {kept / whole:.0%} of the gain.
 - In tiles of 392 pixels (`Config.best(tile=392)`) it is better on {" and ".join(ahead)} and worse on the others:
   {", ".join(f"{part} {tiles[part]:+.1f}" for part in PARTS)}.
-- `add`, `forget` and `merge` read all training images again, and are refused where one is gone: every image changes
-  what anchors leave.
-- Fit needs at least two good images, and reads each of them once more.
+- `add`, `forget` and `merge` read all training images again, and are refused if one is gone: every image contributes
+  to the levels of the anchors.
+- Fit needs at least two good images.
 - On CUDA the general search is used, not the fused kernel, and no graph is recorded.
-- A defect on more than three quarters of an image shifts its own map down. The image score does not see that.
-- The layers were chosen with a ViT-S/14 that was tuned to estimate depth. For other backbones they are a guess;
-  `Config.best(layers=Config().layers)` is the cautious choice.
-- Five parts, three of them brackets. What holds elsewhere has to be measured there.
+- A defect on more than three quarters of an image shifts its own map down. The image score is not affected.
+- The layers were chosen with a ViT-S/14 that was tuned to estimate depth. For other backbones they are untested;
+  `Config.best(layers=Config().layers)` is the conservative choice.
+- Only five parts were measured, three of them brackets. Measure on your own parts.
 """
     )
 

@@ -49,8 +49,8 @@ def section(name: str) -> str:
 
 
 def false_alarms(rows: list[Row]) -> list[str]:
-    """Realised rates beside the promised ones."""
-    head = ["category", "calibration", "images", "promised", "at 95 %", "flagged", "realised", "95 % interval"]
+    """Realised and stated rates."""
+    head = ["category", "calibration", "images", "stated rate", "at 95 %", "flagged", "realised", "95 % interval"]
     head += ["defects found", "at rate 5 %", "at 10 %"]
     cells = [
         [
@@ -70,19 +70,18 @@ def false_alarms(rows: list[Row]) -> list[str]:
     ]
     above = [row for row in rows if float(row["low"]) > float(row["promised"])]
     beyond = [row for row in above if float(row["low"]) > float(row["confident"])]
-    words = ["The promised rate lies in the interval, or above it, in every row."]
+    words = ["The stated rate lies in the interval, or above it, in every row."]
     if above:
-        words = [f"The interval lies above the rate promised on average for {_names(above)}."]
-        words.append(
-            "So few calibration images make a threshold that may well be too low; the rate at 95 % allows for it."
-        )
+        words = [f"The interval lies above the stated rate for {_names(above)}."]
+        words.append("With so few calibration images the threshold may be too low; the rate at 95 % allows for this.")
     if beyond:
         words.append(
-            f"For {_names(beyond)} it lies above that rate too: those test images are not like the calibration images, "
-            "and no calibration on the latter can know that. Measure on your own line."
+            f"For {_names(beyond)} it lies above that rate too: those test images differ from the calibration images, "
+            "and no calibration on the latter can account for that. Measure on your own line."
         )
     words.append(
-        "The last columns are the defects found at 1 %, as asked for, at 5 % and at 10 %: a low rate costs defects."
+        "The last columns are the defects found at the requested 1 %, at 5 % and at 10 %: a lower rate finds "
+        "fewer defects."
     )
     return [table(head, cells, "llrrrrrrrrr"), wrap(" ".join(words))]
 
@@ -92,7 +91,7 @@ def _names(rows: list[Row]) -> str:
 
 
 def drift(rows: list[Row]) -> list[str]:
-    """What is called drift."""
+    """When drift is reported."""
     head = ["category", "good test images", "called good", "drift", "p", "exceeds", "shift", "p of the image score"]
     cells = [
         [
@@ -111,7 +110,7 @@ def drift(rows: list[Row]) -> list[str]:
 
 
 def living_memory(rows: list[Row]) -> list[str]:
-    """Edited memories beside full fits."""
+    """Edited memories compared with full fits."""
     head = ["edit", "correlation", "median change", "largest change", "I-AUROC", "P-AP", "threshold", "anchors"]
     pairs = ("i_auroc", "p_ap", "threshold", "anchors")
     cells = [
@@ -126,20 +125,20 @@ def living_memory(rows: list[Row]) -> list[str]:
     ]
     about = (
         f"Scores of all test images of {rows[0]['category']}, edited memory against the full fit on the same images. "
-        "Pairs are edited / full fit. The first row is the yardstick: two full fits that differ in the seeds of their "
-        "banks alone."
+        "Pairs are edited / full fit. For comparison, the first row has two full fits that differ only in their bank "
+        "seeds."
     )
     seeds, *edits = (float(row["median_change_percent"]) for row in rows)
     worst = max(edits)
-    verdict = "about as much as other seeds do"
+    verdict = "similar to that of other seeds"
     if worst > 2 * seeds:
-        verdict = f"up to {worst / seeds:.1f} times what other seeds do"
-    words = f"In the median an edit moves scores by {min(edits):.2f} to {worst:.2f} %, {verdict} ({seeds:.2f} %)."
+        verdict = f"up to {worst / seeds:.1f} times that of other seeds"
+    words = f"The median change of a score by an edit is {min(edits):.2f} to {worst:.2f} %, {verdict} ({seeds:.2f} %)."
     return [wrap(about), table(head, cells, "lrrrrrrr"), wrap(words)]
 
 
 def sizes(rows: list[Row]) -> list[str]:
-    """What a larger input finds and costs."""
+    """Accuracy and cost of a larger input."""
     names = {"i_auroc": "I-AUROC", "i_ap": "I-AP", "p_ap": "P-AP", "p_f1": "P-F1", "aupro": "AUPRO"}
     head = ["part", "input", *names.values(), "seconds an image", "peak memory, GiB"]
     cells = [
@@ -150,13 +149,13 @@ def sizes(rows: list[Row]) -> list[str]:
     for category in dict.fromkeys(row["category"] for row in rows):
         plain, tiles, whole = (row for row in rows if row["category"] == category)
         cost = float(tiles["score_s"]) / float(plain["score_s"])
-        gain, beside = (float(tiles["p_ap"]) - float(other["p_ap"]) for other in (plain, whole))
-        than = "more" if beside > 0 else "less"
+        gain, lead = (float(tiles["p_ap"]) - float(other["p_ap"]) for other in (plain, whole))
+        than = "more" if lead > 0 else "less"
         words.append(
             f"On {category}, tiles change P-AP by {gain:+.1f} points for {cost:.1f} times the time, and have "
-            f"{abs(beside):.1f} {than} than the large input at once."
+            f"{abs(lead):.1f} {than} than the large input at once."
         )
-    words.append("Times were taken beside other work: compare rows of one part, roughly.")
+    words.append("The machine was busy with other work: the times allow only a rough comparison of rows of one part.")
     return [table(head, cells, "ll" + "r" * (len(head) - 2)), wrap(" ".join(words))]
 
 

@@ -72,7 +72,7 @@ def cluster(rows: list[Row]) -> list[str]:
 
 
 def sharded(rows: list[Row]) -> list[str]:
-    """k-center of k-centers beside the exact loop."""
+    """k-center of k-centers compared with the exact loop."""
     head = ["set", "points", "picks", "shards", "radius", "times exact", "at most ... of the best", "s", "peak, MiB"]
     head += ["I-AUROC", "P-AP", "AUPRO"]
     keys = ["set", "points", "picks", "shards", "radius", "times_exact", "factor", "seconds", "peak_mib"]

@@ -1,7 +1,6 @@
 """Make the picture of the README from a finished demo: python docs/make_pictures.py demo-output
 
-Parts above, the same parts painted below, then the good parts the detector was fitted on. Scores are read from the
-demo's own table.
+Above: parts. Below them: the same parts with heat maps, then the training images. Scores come from the demo's table.
 """
 
 import csv
@@ -52,7 +51,7 @@ def main(demo: Path) -> None:
 def draw_part(
     canvas: Image.Image, draw: ImageDraw.ImageDraw, demo: Path, name: str, left: int, result: tuple[float, bool]
 ) -> None:
-    """One column: the part, the part under its heat map, and what the detector said."""
+    """One column: the part, the part with its heat map, score and verdict."""
     score, anomalous = result
     canvas.paste(load(demo / "parts" / "test" / f"{name}.png", SIDE), (left, MARGIN))
     top = MARGIN + SIDE + GAP
@@ -75,7 +74,7 @@ def read_scores(table: Path) -> dict[str, tuple[float, bool]]:
 
 
 def make_palette(canvas: Image.Image) -> Image.Image:
-    """A palette with a share of its own for the rare coloured pixels."""
+    """A palette with entries reserved for the rare coloured pixels."""
     pixels = np.asarray(canvas).reshape(-1, 3)
     colored = np.ptp(pixels.astype(int), axis=1) > 24
     entries: list[int] = []

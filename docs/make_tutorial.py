@@ -1,10 +1,10 @@
-"""Take the walk that docs/tutorial.md describes, and write that page: python docs/make_tutorial.py
+"""Run the steps of docs/tutorial.md and write that page: python docs/make_tutorial.py
 
-Each block below a ``with page.python():`` runs, and is put on the page as it stands here with what it printed; each
-``page.command(...)`` runs as if it had been typed. So the page says nothing that did not happen.
+Each block below a ``with page.python():`` runs, and its source goes on the page with its output; each
+``page.command(...)`` runs as if it had been typed. Everything on the page really happened.
 
-The parts are rendered by the package. With folders of your own (good parts to fit on, further good parts, and defects
-if you have some) the walk is the same: python docs/make_tutorial.py GOOD NEW DEFECTS --output FOLDER
+The package renders the parts. Your own folders work too (good parts to fit on, further good parts, and defects if you
+have some): python docs/make_tutorial.py GOOD NEW DEFECTS --output FOLDER
 """
 
 import argparse
@@ -24,29 +24,29 @@ from tutorial_parts import Tale, copy_own, render_flanges
 from procon import Config, Detector, Prediction
 from procon.cli.flags import SETTINGS
 from procon.demo.parts import DEFECT_KINDS
-from procon.results.rendering import ColorScale, color_scale
+from procon.results.evidence import color_scale
+from procon.results.rendering import ColorScale
 
-MORE = 2  # false alarms to add after the first
 EVIDENCE_WIDTH = 1000  # pixels
 
 Results = dict[str, Prediction]
-"""What the detector said about each part, by path."""
+"""The prediction of each part, by path."""
 
 
 @dataclass
 class Walk:
-    """What happened, for those who want to check it."""
+    """What happened, for tests to check."""
 
     scale: ColorScale
-    """One for all pictures, so that before and after can be compared."""
+    """The same for all pictures, so that they can be compared."""
     alarm: str = ""
-    """The good part that was flagged, or came nearest to it."""
+    """The good part with the highest score among the flagged ones, or among all if none is flagged."""
     evidence: tuple[str, ...] = ()
     """The training parts that its patch was compared with."""
     added: tuple[str, ...] = ()
     forgotten: str = ""
     results: dict[str, Results] = field(default_factory=dict)
-    """By step: what was said about all new parts, and about the forgotten one."""
+    """By step: the predictions of all new parts and of the forgotten one."""
     thresholds: dict[str, float] = field(default_factory=dict)
     log: tuple[str, ...] = ()
     same: bool = False
@@ -72,11 +72,11 @@ def introduce(page: Page, config: Config, tale: Tale) -> None:
     """The parts, and how to read the page."""
     page.say(
         "# One part, from the first fit to an edited memory",
-        "This page walks one part through fit, threshold, a false alarm, its evidence, adding the part, forgetting "
-        "another, and the verdicts that change. `python docs/make_tutorial.py` (`make tutorial`) took the walk and "
-        "wrote it down: all code and all commands ran, in this order, and numbers, outputs and pictures are theirs. "
-        "TIME and MEMORY stand for what differs from run to run, and a reminder of the weights in use, which "
-        "commands print, is left out. With other weights the digits differ.",
+        "This page takes one part through fit, threshold, a false alarm, its evidence, adding the part, forgetting "
+        "another, and the changed verdicts. `python docs/make_tutorial.py` (`make tutorial`) wrote it: all code and "
+        "all commands ran in this order, and they produced the numbers, outputs and pictures. TIME and MEMORY "
+        "replace values that differ from run to run; the line that names the weights in use is omitted. With other "
+        "weights the numbers differ.",
         tale.parts,
     )
     groups = sorted(path for path in Path("parts").rglob("*") if any(path.glob("*.*")))
@@ -94,10 +94,10 @@ def introduce(page: Page, config: Config, tale: Tale) -> None:
 
 def fit(page: Page, config: Config) -> Detector:
     """Step 1."""
-    page.say("## 1. Fit", "A folder of good parts is all it takes; no defects are needed.")
+    page.say("## 1. Fit", "All you need is a folder of good parts. No defects are needed.")
     with page.python():
         detector = Detector(config).fit("parts/good")
-    page.say("Or as a command, which first says what the fit will take:")
+    page.say("The same as a command, which first prints the expected time and memory:")
     page.command(f"procon fit parts/good {flags(config)} -o flange.procon")
     return detector
 
@@ -108,20 +108,24 @@ def set_threshold(page: Page, detector: Detector) -> Walk:
     first = detector.calibration
     page.say(
         "## 2. The threshold",
-        "The fit has set a threshold already: each training part was scored without its own patches, and the sentences "
-        "above say what so few parts can promise.",
+        "The fit has already set a threshold. It scored each training part without its own patches, and the output "
+        "above says which false-alarm rate so few parts can support.",
     )
     if first.outlier is not None:
         page.say(
-            f"They also say that one part alone sets it: `{detector.memory.names[first.outlier]}` scores "
-            f"{max(first.scores):.4f}, the next {first.ascending[-2]:.4f}. That is a warning. Step 6 comes back to it."
+            "The output also warns that a single part sets the threshold: "
+            f"`{detector.memory.names[first.outlier]}` scores {max(first.scores):.4f}, the next "
+            f"{first.ascending[-2]:.4f}. Step 6 returns to this part."
         )
-    page.say("Good parts that the model has not seen make a better threshold, and its rate is then guaranteed:")
+    page.say(
+        "A better threshold comes from good parts that the model has not seen: its false-alarm rate is guaranteed. The "
+        "more parts, the better: 59 parts are enough for a rate of 5 % with 95 % confidence."
+    )
     with page.python():
         detector.calibrate("parts/held-out")
         print(f"{detector.calibration.threshold:.4f}")
     page.command("procon threshold flange.procon --calibrate parts/held-out")
-    page.say("[Threshold](threshold.md) says where these rates come from.")
+    page.say("[Threshold](threshold.md) explains these rates.")
     return Walk(color_scale(detector), thresholds={"fit": first.threshold})
 
 
@@ -140,13 +144,13 @@ def inspect_new_parts(page: Page, detector: Detector, walk: Walk, tale: Tale) ->
     if defects:
         page.say(
             f"{len(defects) - len(missed)} of {len(defects)} defects are found"
-            + (f"; `{missed[0]}` has passed, and step 6 asks why" if missed else "")
-            + f". With the threshold of the fit alone, {walk.thresholds['fit']:.4f}, {passed} would have passed."
+            + (f"; `{missed[0]}` was missed, and step 6 shows why" if missed else "")
+            + f". With the threshold of the fit, {walk.thresholds['fit']:.4f}, {passed} would have been missed."
         )
     if alarms:
-        page.say(f"{len(alarms)} of the good parts are flagged too, `{walk.alarm}` above all. {tale.alarm}")
+        page.say(f"{len(alarms)} good parts are flagged too; `{walk.alarm}` has the highest score. {tale.alarm}")
     else:
-        page.say(f"No good part is flagged. The walk goes on with the one that came nearest, `{walk.alarm}`.")
+        page.say(f"No good part is flagged. The next steps use the one with the highest score, `{walk.alarm}`.")
     kinds: dict[str, str] = {}
     for path in [walk.alarm, *results]:
         kinds.setdefault(Path(path).parent.name, path)
@@ -156,7 +160,7 @@ def inspect_new_parts(page: Page, detector: Detector, walk: Walk, tale: Tale) ->
     page.picture(
         "new",
         draw_parts(columns, walk.scale),
-        "New parts, and below each the same under its heat map with score and verdict; all on one colour scale.",
+        "New parts, and below each the same part with its heat map, score and verdict; all on one colour scale.",
     )
 
 
@@ -177,50 +181,65 @@ def ask_why(page: Page, detector: Detector, walk: Walk) -> None:
     page.picture(
         "evidence",
         small,
-        "What the command drew: the part with its heat map, the patch enlarged, what each layer cannot explain, and "
+        "The output of the command: the part with its heat map, the enlarged patch, the residual of each layer, and "
         "the normal patches it was compared with.",
     )
-    page.say("[Evidence](evidence.md) says how to read it.")
+    page.say("[Evidence](evidence.md) explains this picture.")
     walk.evidence = tuple(patch.image for patch in found.normal_patches())
 
 
 def add(page: Page, detector: Detector, walk: Walk) -> None:
     """Step 5."""
     image = walk.alarm
-    page.say("## 5. Adding the part", "It is a good part, so it goes into the memory. Nothing is fitted again.")
+    page.say("## 5. Adding the part", "It is a good part, so we add it to the memory. No new fit is needed.")
     with page.python():
         detector.partial_fit(image)
     page.command(f"procon add flange.procon {image}")
     look(detector, walk, "one added")
     before, after = walk.results["fitted"], walk.results["one added"]
-    others = [path for path in flagged_good(before) if path != image]
     page.say(
         f"Its own score went from {before[image].score:.3f} to {after[image].score:.3f}, and the threshold from "
         f"{walk.thresholds['fitted']:.4f} to {walk.thresholds['one added']:.4f}."
     )
-    more = flagged_good(after)[:MORE]
-    if more:
-        page.say(
-            f"{len(flagged_good(after))} good parts are still flagged, `{more[0]}` with {after[more[0]].score:.3f} "
-            f"({before[more[0]].score:.3f} before). One photograph shows what is new at one place, in one light. "
-            f"So the highest go in too; here `more` is `{more}`."
+    added, alarms = [image], flagged_good(after)
+    good = [path for path in after if is_good(path)]
+    still = "No good part is flagged now. "
+    if alarms:
+        still = (
+            f"{len(alarms)} good parts are still flagged, `{alarms[0]}` with {after[alarms[0]].score:.3f} "
+            f"({before[alarms[0]].score:.3f} before). "
         )
-        with page.python():
-            for path in more:
-                detector.partial_fit(path)
-        page.command(*(f"procon add flange.procon {path}" for path in more))
-    walk.added = (image, *more)
+    page.say(
+        f"{still}One image shows the new feature at one place and in one light, and other parts differ a little. So "
+        "this loop adds the flagged part with the highest score until no further part is flagged. Here `good` is the "
+        f"list of the {len(good)} new parts that are known to be good, and `added` is the list of those in the memory."
+    )
+    with page.python():
+        while True:
+            results = detector.predict([path for path in good if path not in added])
+            alarms = [result for result in results if result.is_anomalous]
+            if not alarms:
+                break
+            worst = max(alarms, key=lambda result: result.score)
+            detector.partial_fit(worst.source)
+            added.append(worst.source)
+    if len(added) > 1:
+        page.command(*(f"procon add flange.procon {path}" for path in added[1:]))
+    walk.added = tuple(added)
     look(detector, walk, "all added")
     last = walk.results["all added"]
-    shown = next((path for path in others if path not in more), image)
+    cleared = [path for path in flagged_good(before) if path not in added and passes(last[path])]
+    shown = cleared[0] if cleared else image
     page.say(
-        f"Good parts flagged now: {len(flagged_good(last))} of {len(list(filter(is_good, last)))}. `{short(shown)}` "
-        f"{'was never added' if shown != image else 'is the part that was added'}:"
+        f"Good parts flagged now: {len(flagged_good(last))} of {len(good)}. {len(added)} parts were added; "
+        f"{len(cleared)} that {'was' if len(cleared) == 1 else 'were'} flagged {'is' if len(cleared) == 1 else 'are'} "
+        f"cleared without being added. The picture shows `{short(shown)}`, which "
+        f"{'was never added' if cleared else 'was added first'}:"
     )
     steps = (
         ("fitted", "after the fit"),
         ("one added", "one part added"),
-        ("all added", f"{1 + len(more)} parts added"),
+        ("all added", f"{len(added)} parts added"),
     )
     columns = [(words, [(shown, walk.results[step][shown])]) for step, words in steps]
     page.picture("added", draw_parts(columns, walk.scale), "The same part after the fit and after parts were added.")
@@ -231,22 +250,22 @@ def forget(page: Page, detector: Detector, walk: Walk, tale: Tale) -> None:
     page.say("## 6. Forgetting another")
     missed = [path for path, result in walk.results["all added"].items() if not is_good(path) and passes(result)]
     if missed:
-        page.say(f"`{missed[0]}` is a defect, and it still passes. Something in the memory must look like it.")
+        page.say(f"`{missed[0]}` is a defect, and it is still called good. Something in the memory must look like it.")
     page.say(
-        "Is all of the memory good? `suspects` asks of each part how well the others explain it. Those that were "
-        "`added` in step 5 are left out: they are rare in the memory, but known to be good."
+        "Are all parts in the memory good? `suspects` ranks the training parts by how poorly the others explain them. "
+        "The parts that step 5 `added` are excluded: they are rare in the memory, but known to be good."
     )
     added = walk.added
     with page.python():
         suspects = [suspect for suspect in detector.suspects() if suspect.image not in added]
         for suspect in suspects[:3]:
-            print(f"{suspect.image}: {suspect.excess:.1f} spreads above the median, most at {suspect.box}")
+            print(f"{suspect.image}: {suspect.excess:.1f} deviations above the median, peak at {suspect.box}")
     walk.forgotten = suspects[0].image
-    seen = ", which is in the picture of step 4 too" if walk.forgotten in walk.evidence else ""
+    seen = ", which also appears in the picture of step 4" if walk.forgotten in walk.evidence else ""
     page.say(
-        "(`procon fit --suspects list` prints such a list after a fit, and writes a page of pictures.) "
-        f"The first is `{walk.forgotten}`{seen}. {tale.forgotten} As long as the memory holds it, it counts as good, "
-        "and so does what looks like it. Forgetting it removes every patch that came from it:"
+        "(`procon fit --suspects list` prints the same list after a fit and writes a page of pictures.) "
+        f"The first is `{walk.forgotten}`{seen}. {tale.forgotten} While it is in the memory, it counts as good, "
+        "and so does everything that looks like it. Forgetting it removes every patch that came from it:"
     )
     walk.results["all added"][walk.forgotten] = detector.predict(walk.forgotten)
     with page.python():
@@ -257,8 +276,10 @@ def forget(page: Page, detector: Detector, walk: Walk, tale: Tale) -> None:
     after[walk.forgotten] = detector.predict(walk.forgotten)
     risen = sorted(after, key=lambda path: before[path].score - after[path].score)[:3]
     columns = [(title(path), [(path, before[path]), (path, after[path])]) for path in risen]
-    page.say("The parts whose scores rose most, before and after:")
-    page.picture("forgotten", draw_parts(columns, walk.scale), "Parts before (above) and after one was forgotten.")
+    page.say("The parts with the largest increase in score, before and after:")
+    page.picture(
+        "forgotten", draw_parts(columns, walk.scale), "Parts before (above) and after (below) one part was forgotten."
+    )
 
 
 def compare(page: Page, walk: Walk) -> None:
@@ -268,7 +289,7 @@ def compare(page: Page, walk: Walk) -> None:
     rows = [[f"`{short(path)}`", *(cell(results.get(path)) for results in walk.results.values())] for path in last]
     rows.append(["threshold", *(f"{walk.thresholds[step]:.3f}" for step in walk.results)])
     page.say(table(["part", *walk.results], rows))
-    page.say("Bold is anomalous. A verdict changes when the score moves, or when the threshold does.")
+    page.say("Bold means anomalous. A verdict changes when the score changes or when the threshold changes.")
     for done, (before, after) in (("adding", ("fitted", "all added")), ("forgetting", ("all added", "one forgotten"))):
         old, new = walk.results[before], walk.results[after]
         changed = [f"`{short(path)}`" for path in old if old[path].is_anomalous != new[path].is_anomalous]
@@ -277,7 +298,7 @@ def compare(page: Page, walk: Walk) -> None:
 
 def read_log(page: Page, detector: Detector, walk: Walk) -> None:
     """Step 8."""
-    page.say("## 8. The log", "Each change is in the model, with its time.")
+    page.say("## 8. The log", "The model records each change with its time.")
     with page.python():
         for change in detector.history:
             print(change)
@@ -289,8 +310,7 @@ def save_and_load(page: Page, detector: Detector, walk: Walk) -> None:
     """Step 9."""
     page.say(
         "## 9. Save and load",
-        "A model is one file. It gives the same scores after it was loaded, and the commands above have made the same "
-        "model as the Python did:",
+        "A model is one file. A loaded model gives the same scores, and so does the model made by the commands above:",
     )
     with page.python():
         detector.save("mine.procon")
@@ -299,14 +319,14 @@ def save_and_load(page: Page, detector: Detector, walk: Walk) -> None:
             scores.append([result.score for result in model.predict("parts/new")])
         print(f"{len(scores[0])} parts, the same scores: {scores[0] == scores[1] == scores[2]}")
     walk.same = scores[0] == scores[1] == scores[2]
-    page.say("Next: [a memory you can edit](memory.md), [to the line](deploy.md), [the operators' page](server.md).")
+    page.say("Next: [a memory you can edit](memory.md), [deployment](deploy.md), [the operators' page](server.md).")
 
 
 # ---------------------------------------------------------------------------------------------------------- helpers
 
 
 def look(detector: Detector, walk: Walk, step: str) -> None:
-    """Keep what the detector says about all new parts now."""
+    """Store the present predictions of all new parts."""
     walk.results[step] = {result.source: result for result in detector.predict("parts/new")}
     walk.thresholds[step] = threshold_of(detector)
 
@@ -371,7 +391,7 @@ def flags(config: Config) -> str:
 
 
 def make(output: Path, config: Config, parts: Callable[[Path], Tale]) -> Walk:
-    """Put the parts into a temporary folder, take the walk there, and write the page and its pictures to ``output``."""
+    """Run the steps in a temporary folder with the parts, and write the page and its pictures to ``output``."""
     page = Page(output.resolve() / "images")
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         walk = take_walk(page, config, parts(Path("parts")))
@@ -381,7 +401,7 @@ def make(output: Path, config: Config, parts: Callable[[Path], Tale]) -> Walk:
 
 def main() -> None:
     """Parse, and walk."""
-    parser = argparse.ArgumentParser(description="Take the walk of docs/tutorial.md and write that page.")
+    parser = argparse.ArgumentParser(description="Run the steps of docs/tutorial.md and write that page.")
     parser.add_argument("good", nargs="?", type=Path, help="good parts to fit on; default: rendered flanges")
     parser.add_argument("new", nargs="?", type=Path, help="further good parts")
     parser.add_argument("defects", nargs="?", type=Path, help="defects, if there are some")

@@ -1,4 +1,4 @@
-"""What the pages with measured parts share: the parts are written between two comments, all else by hand."""
+"""Pages with measured parts: a script writes the parts between two comments, and the rest is written by hand."""
 
 import textwrap
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def fill(page: Path, script: str, names: Sequence[str], section: Callable[[str], str]) -> str:
-    """The text of ``page`` with the parts ``names`` as ``section`` gives them; ``script`` is named beside them."""
+    """The text of ``page`` with the parts ``names`` from ``section``; the markers name the ``script``."""
     text = page.read_text(encoding="utf-8")
     for name in names:
         begin, end = f"<!-- {name}: written by docs/{script} -->", f"<!-- end of {name} -->"

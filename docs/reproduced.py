@@ -1,4 +1,4 @@
-"""What the tables of the paper come out as on real images, in numbers and in words that follow from the numbers."""
+"""The paper's tables on real images: the numbers, and sentences computed from the numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

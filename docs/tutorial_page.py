@@ -1,4 +1,4 @@
-"""How docs/make_tutorial.py puts on a page what it does: code that has just run, commands, pictures."""
+"""The page that docs/make_tutorial.py writes: code that has just run, commands, pictures."""
 
 import ast
 import contextlib
@@ -24,25 +24,25 @@ INK, BAD, GOOD = "#1c2024", "#c81e3c", "#1e7d46"
 GREYS, COLORS = 48, 64  # of the palette: few pixels have a colour, but they are what a picture is about
 
 Seen = tuple[str, Prediction | None]
-"""Path of a part and what was said about it, if that is to be shown."""
+"""Path of a part, and its prediction if that is to be shown."""
 
 
 class Page:
-    """The page as it grows; its pictures are written at once, to ``images``."""
+    """The blocks of the page; pictures are written to ``images`` immediately."""
 
     def __init__(self, images: Path) -> None:
         self.images = images
         self.blocks: list[str] = []
 
     def say(self, *paragraphs: str) -> None:
-        """Prose; headings, tables, pictures and code are left as they are."""
+        """Add paragraphs, wrapped; headings, tables, pictures and code stay unchanged."""
         for text in filter(None, paragraphs):
             fixed = text.startswith(("#", "|", "!", "```"))
             self.blocks.append(text if fixed else textwrap.fill(text, 124, break_long_words=False))
 
     @contextlib.contextmanager
     def python(self) -> Iterator[None]:
-        """Run the block below ``with``; put its source on the page, and what it prints."""
+        """Run the block below ``with``; add its source and its output to the page."""
         caller = sys._getframe(2)
         source = Path(caller.f_code.co_filename).read_text(encoding="utf-8")
         blocks = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.With)]
@@ -57,7 +57,7 @@ class Page:
             self.blocks.append("```text\n" + steady(printed.getvalue()) + "\n```")
 
     def command(self, *lines: str, until: str | None = None) -> None:
-        """Run commands; put them on the page with what they print, cut before the line that begins with ``until``."""
+        """Run commands; add them and their output, cut before the line that begins with ``until``."""
         shown = []
         for line in lines:
             result = CliRunner().invoke(app, shlex.split(line)[1:])
@@ -71,7 +71,7 @@ class Page:
         self.blocks.append("```text\n" + "\n".join(shown) + "\n```")
 
     def picture(self, name: str, drawn: Image.Image, words: str) -> None:
-        """A picture, with the words that stand for it where it cannot be seen."""
+        """Add a picture with its alternative text."""
         self.images.mkdir(parents=True, exist_ok=True)
         few = drawn.quantize(palette=make_palette(drawn), dither=Image.Dither.NONE)
         few.save(self.images / f"tutorial-{name}.png", optimize=True)
@@ -83,7 +83,7 @@ class Page:
 
 
 def steady(text: str) -> str:
-    """What was printed, without progress bars or the reminder of the weights; words for what differs between runs."""
+    """The output without progress bars and the line about the weights; words replace what differs between runs."""
     lines = [line.rstrip() for line in text.splitlines()]
     text = "\n".join(line for line in lines if "━" not in line and not line.startswith("using ViT-S/14 weights"))
     for pattern, words in (
@@ -102,12 +102,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def verdict(result: Prediction) -> str:
-    """Score and verdict in a few letters."""
+    """Score and verdict as text."""
     return f"{result.score:.3f} {'ANOMALOUS' if result.is_anomalous else 'good'}"
 
 
 def draw_parts(columns: Sequence[tuple[str, Sequence[Seen]]], scale: ColorScale) -> Image.Image:
-    """Columns of parts with a title each; a part with a result is under its heat map, all on one colour scale."""
+    """Columns of parts, each with a title; a part with a prediction has its heat map, all on one colour scale."""
     rows = max(len(parts) for _, parts in columns)
     height = LINE + GAP // 2 + sum(_height(columns, row) for row in range(rows))
     sheet = Image.new("RGB", (GAP + len(columns) * (SIDE + GAP), height), "white")
@@ -127,13 +127,13 @@ def draw_parts(columns: Sequence[tuple[str, Sequence[Seen]]], scale: ColorScale)
 
 
 def _height(columns: Sequence[tuple[str, Sequence[Seen]]], row: int) -> int:
-    """Pixels that a row takes: a line more where something is said about a part of it."""
+    """Height of a row in pixels: one line of text more if it shows a prediction."""
     said = any(parts[row][1] is not None for _, parts in columns if row < len(parts))
     return SIDE + GAP + (LINE if said else 0)
 
 
 def make_palette(drawn: Image.Image) -> Image.Image:
-    """A palette with a share of its own for the rare coloured pixels."""
+    """A palette with entries reserved for the rare coloured pixels."""
     pixels = np.asarray(drawn).reshape(-1, 3)
     colored = np.ptp(pixels.astype(int), axis=1) > 24
     entries: list[int] = []

@@ -11,30 +11,31 @@ from PIL import Image, ImageDraw
 from procon.demo.parts import DEFECT_KINDS, plan_set, render_part
 from procon.vision.folders import inspection_images, training_images
 
-GOOD, HELD_OUT, UNMARKED, MARKED, DEFECTS = 32, 19, 2, 5, 2  # parts; DEFECTS of each kind
+GOOD, HELD_OUT, UNMARKED, MARKED, DEFECTS = 32, 59, 2, 5, 2  # parts; DEFECTS of each kind
+# 59 held-out parts: the threshold from 19 was so low for some weights that marked parts exceeded it without their dot.
 SLIPPED_IN = 11  # number of the training part that has rust
 SEED = 7
 
 
 @dataclass(frozen=True)
 class Tale:
-    """What only a person who knows the parts can say about them."""
+    """Sentences that only a person who knows the parts can write."""
 
-    parts: str = "The parts are your own; every fourth good one is held out for the threshold."
+    parts: str = "These are your own parts; every fourth good part is held out for the threshold."
     alarm: str = ""
-    forgotten: str = "Look at it: it may be a defect, or a good part of a rare kind, and then it should stay."
+    forgotten: str = "Look at it: if it is a good part of a rare kind, it should stay."
 
 
 FLANGES = Tale(
     parts=(
-        "The part is a machined flange. The package renders it, so that you can take the same walk without images of "
-        "your own; light, pose and finish vary from part to part. Since Monday a second inspector has put a green dot "
-        "on every part that passed: these are `marked`. There was no such part when the good ones were photographed. "
-        "And one of the good ones is not good. Nobody knows that yet, and it comes by a second time: "
-        f"`new/rust/{DEFECTS:03d}.png` is the same part, in the same place, under a lamp that is 7 % darker."
+        "The part is a machined flange. The package renders it, so that you can run the same steps without images of "
+        "your own; light, pose and finish vary from part to part. Since Monday a second inspector puts a green dot on "
+        "every part that passes: these parts are in `marked`. No part had a dot when the training images were taken. "
+        "One of the training images is not good, and nobody knows it yet. The same part comes back for inspection: "
+        f"`new/rust/{DEFECTS:03d}.png` shows it at the same place, under a lamp that is 7 % darker."
     ),
-    alarm="The green dot is no defect, but the detector cannot know that: no part it was fitted on had one.",
-    forgotten="It has rust: somebody put it on the wrong pile when the good parts were photographed.",
+    alarm="The green dot is not a defect, but the detector cannot know that: no training part had one.",
+    forgotten="It has rust: it was put among the good parts by mistake.",
 )
 
 

@@ -1,5 +1,6 @@
 """The documents say what the package does: generated pages, links, code, commands, flags and settings."""
 
+import ast
 import csv
 import dataclasses
 import importlib.util
@@ -14,13 +15,15 @@ import torch
 import typer
 from PIL import Image
 
-from procon import Config, Prediction
+from procon import Config, Detector, Prediction
 from procon.cli import app
+from procon.model.storage import read_model
 from procon.vision.weights import Weights, read_path
-from tests.conftest import part_pixels
+from tests.conftest import part_pixels, tiny_config
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+INDEX, ARCHITECTURE = ROOT / "docs" / "index.md", ROOT / "docs" / "architecture.md"
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 FLAGS = {name: {flag for p in command.params for flag in p.opts} | {"--help"} for name, command in COMMANDS.items()}
 
@@ -164,7 +167,7 @@ def test_planned_memory_and_compression_are_compared(tmp_path: Path) -> None:
     small = exact | {"compression": "int8", "p_ap": 89.5, "p_f1": 90.25, "model_mib": 10.0, "score_ms": 120.0}
     store(tmp_path, "compression", [exact, small])
     text = " ".join(script.render_page(tmp_path).split())
-    assert "The peak was 0.75 times what was planned; none of 1 went above the plan." in text
+    assert "The peak was 0.75 times the estimate; none of 1 exceeded it." in text
     assert "`int8`: the model has 0.25 times the size, scoring takes 1.20 times as long; 2 of the 7" in text
     assert "the largest loss is 0.50 points (P-AP of metal_plate), the largest gain is 0.25 points (P-F1 of" in text
 
@@ -234,6 +237,84 @@ def test_every_command_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in COMMANDS:
         assert f"procon {name}" in text, f"README.md does not mention procon {name}"
+
+
+# ------------------------------------------------------------------------------------------------------------- names
+
+
+def package_names() -> set[str]:
+    """``module.name`` of every function, class and method that a module of the package defines."""
+    names = set()
+    for path in (ROOT / "src" / "procon").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names |= {node.name, f"{path.stem}.{node.name}"}
+            if isinstance(node, ast.ClassDef):
+                fields = [part.target.id for part in node.body if isinstance(part, ast.AnnAssign)]  # type: ignore[union-attr]
+                methods = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
+                names |= {f"{node.name}.{part}" for part in fields + methods}
+    return names
+
+
+def test_functions_and_modules_on_the_pages_exist() -> None:
+    names = package_names()
+    modules = {path.stem for path in (ROOT / "src" / "procon").rglob("*.py")}
+    packages = {path.parent.name for path in (ROOT / "src" / "procon").rglob("__init__.py")}
+    for path in PAGES:
+        text = prose(path).partition("## The model file")[0]  # its fields are checked below
+        for first, rest in re.findall(r"`(\w+)\.(\w+)(?:\(.*?\))?`", text):
+            if first in modules | packages and rest not in {
+                "md",
+                "json",
+                "csv",
+                "html",
+                "py",
+                "onnx",
+                "xml",
+                "bin",
+                "data",
+            }:
+                exists = f"{first}.{rest}" in names or (first in packages and rest in modules | packages)
+                assert exists, f"{path.name}: there is no {first}.{rest}"
+            if first in {name for name in names if name[0].isupper()}:
+                assert f"{first}.{rest}" in names, f"{path.name}: there is no {first}.{rest}"
+
+
+def test_equations_name_functions_that_exist_in_their_modules() -> None:
+    rows = re.findall(
+        r"\| ((?:`[\w.]+`(?:, )?)+) \| \[`[\w.]+`\]\(\.\./(src/[^)]+)\) \|", INDEX.read_text(encoding="utf-8")
+    )
+    assert len(rows) == 13
+    for functions, module in rows:
+        for name in re.findall(r"`(?:\w+\.)?(\w+)`", functions):
+            assert f"def {name}(" in (ROOT / module).read_text(encoding="utf-8"), f"index.md: {module} has no {name}"
+
+
+def test_files_on_the_architecture_page_exist() -> None:
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    table = text.partition("## To change X, open Y")[2].partition("\n## ")[0]
+    places = re.findall(r"`((?:[\w*]+/)+(?:[\w*]+\.py)?|\w+\.py)`", table)
+    assert len(places) > 40
+    for place in places:
+        root = ROOT if place.startswith(("docs/", "tests/", "benchmarks/")) else ROOT / "src" / "procon"
+        assert list(root.glob(place)), f"architecture.md: there is no {place}"
+
+
+def test_every_entry_of_a_model_file_is_on_the_architecture_page(
+    tiny_backbone: Path, good_folder: Path, tmp_path: Path
+) -> None:
+    config = tiny_config(tiny_backbone, compression="int8", score_relative_to="anchors", map_offset="quartile")
+    corners = [(0, 0), (70, 0), (70, 70), (0, 70)]
+    model = Detector(config).fit(good_folder, thumbnails=True, roi=corners).save(tmp_path / "m", embed_backbone=True)
+    tensors, document = read_model(model)
+    entries = {re.sub(r"^memory\.\d+", "memory.<i>", name) for name in tensors if not name.startswith("backbone.")}
+    entries |= {"backbone.<name>"} | {f"backbone.{name}" for name in document["backbone"]}
+    entries |= document.keys() - {"backbone"}
+    text = ARCHITECTURE.read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `([^`]+)` \|", text.partition("## The model file")[2], re.MULTILINE))
+    assert documented == entries
+    for name in [*document["calibration"], *document["images"][0], *document["backbone"]["architecture"]]:
+        assert f"`{name}`" in text, f"architecture.md does not mention {name}"
 
 
 # ---------------------------------------------------------------------------------------------------------- settings

@@ -30,9 +30,9 @@ def test_a_broken_promise_is_said_in_words() -> None:
         "| plate | leave-one-out | 54 | 1.8 % | 5.4 % | 9 of 26 | 34.6 % | 17.2 % to 55.7 % | 70 of 71 | 71 | 71 |"
         in table
     )
-    assert "above the rate promised on average for plate (leave-one-out, 54 images)." in " ".join(words.split())
+    assert "above the stated rate for plate (leave-one-out, 54 images)." in " ".join(words.split())
     assert "it lies above that rate too" in " ".join(words.split())
     _, words = script.false_alarms([row | {"low": "0.03"}])
     assert "that rate too" not in words
     _, words = script.false_alarms([row | {"low": "0.01"}])
-    assert words.startswith("The promised rate lies in the interval, or above it, in every row.")
+    assert words.startswith("The stated rate lies in the interval, or above it, in every row.")

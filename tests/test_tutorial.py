@@ -1,4 +1,4 @@
-"""The tutorial happens: its script takes the walk on rendered parts, and what the page tells is checked against it."""
+"""The script of the tutorial runs on rendered parts, and its page is compared with what happened."""
 
 import os
 import re
@@ -36,9 +36,9 @@ def make() -> Make:
 
 @pytest.fixture(scope="module")
 def sees_color(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """A tiny random backbone whose first tokens also tell colours, and whose blocks pass them on.
+    """A tiny random backbone with channels for colour, which its blocks pass on.
 
-    Random features alone do not tell paint or rust from steel, and without that there is no story.
+    Random features cannot tell paint or rust from steel, and these can. They do not see the shape of an edge.
     """
     from transformers import Dinov2Model
 
@@ -52,7 +52,7 @@ def sees_color(tmp_path_factory: pytest.TempPathFactory) -> Config:
         first.weight.mul_(1 / 30)
         first.bias.zero_()[0] = 1
         first.weight[0] = 0
-        for row, weights in ((1, (4, -4, 0)), (2, (0, 4, -4))):  # red against green, green against blue
+        for row, weights in ((1, (5, -5, 0)), (2, (0, 5, -5))):  # red against green, green against blue
             first.weight[row] = torch.tensor(weights)[:, None, None].expand(3, 14, 14) / 14**2
     model.save_pretrained(folder)
     return tiny_config(folder, image_size=SIZE, layers=(-1,), coreset_ratio=0.1)
@@ -69,7 +69,7 @@ def flagged(results: dict[str, Prediction], *kinds: str) -> set[str]:
 
 
 def check_story(walk: Any) -> None:
-    """A false alarm that adding cures, a miss that forgetting cures, defects that stay found, and nothing else."""
+    """Adding clears the false alarms, forgetting finds the missed defect, and all other verdicts stay."""
     results = walk.results
     assert list(results) == STEPS
     first, one, more, last = results.values()
@@ -77,7 +77,7 @@ def check_story(walk: Any) -> None:
     assert walk.alarm not in flagged(one, "marked")
     cured = flagged(first, "marked") - flagged(more, "marked") - set(walk.added)
     assert cured, "a part that was never added must be cleared by those that were"
-    assert cured - flagged(last, "marked") == cured
+    assert not flagged(more, "marked") and not flagged(last, "marked"), "no marked part is flagged in the end"
 
     second_photograph = "parts/new/rust/002.png"
     assert walk.forgotten == "parts/good/011.png"
@@ -87,7 +87,7 @@ def check_story(walk: Any) -> None:
 
     assert not any(flagged(step, "good") - {walk.forgotten} for step in results.values())
     found = flagged(first, "rust", "scratch", "chipped_edge")
-    assert {Path(path).parent.name for path in found} >= {"rust", "chipped_edge"}
+    assert {"parts/new/rust/000.png", "parts/new/rust/001.png"} <= found
     for step in results.values():
         assert found <= flagged(step, "rust", "scratch", "chipped_edge")
     assert walk.log == ("threshold", *["added"] * len(walk.added), "forgot")
@@ -128,7 +128,7 @@ def test_the_same_walk_gives_the_same_page(
 
 
 def test_the_page_in_the_repository_is_of_this_script(walked: tuple[Any, Path]) -> None:
-    """Its numbers need real weights; its headings, code, tables and pictures do not."""
+    """The numbers need real weights; headings, code, tables and pictures do not."""
 
     def skeleton(path: Path) -> list[str]:
         text = path.read_text(encoding="utf-8")
@@ -147,4 +147,3 @@ def test_the_walk_with_real_weights(make: Make, tmp_path: Path) -> None:
     walk = make(tmp_path, Config(backbone="dinov2-small", weights=str(weights)), 448)
     check_story(walk)
     assert len(flagged(walk.results["one forgotten"], "rust", "scratch", "chipped_edge")) == 7
-    assert not flagged(walk.results["one forgotten"], "marked")
