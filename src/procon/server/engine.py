@@ -9,7 +9,7 @@ from torch import Tensor
 
 from procon.deploy import Runtime
 from procon.detector import Detector
-from procon.prediction import Explanation, Prediction
+from procon.prediction import Prediction
 from procon.vision.images import Picture
 
 Scorer = Detector | Runtime
@@ -74,8 +74,3 @@ def judge(scorer: Scorer, picture: Picture, reading: Reading) -> Prediction:
     if isinstance(scorer, Runtime):
         return scorer.judge(picture, float(score), input_map, float(middle))
     return scorer.judge(picture, score, input_map, middle)
-
-
-def explain(detector: Detector, picture: Picture, xy: tuple[float, float] | None) -> Explanation:
-    """The normal patches that a pixel was compared with."""
-    return detector.explain(picture, xy)
