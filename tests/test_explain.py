@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,17 +11,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from torch import Tensor
 
 from procon import Config, ConfigError, Detector, Explanation, NotFittedError, Region
+from procon.method.neighbors import nearest_in_banks
 from procon.method.score import score
 from procon.model.explanation import contributions
 from procon.model.memory import Memory
 from procon.prediction import Anchor, LayerEvidence
 from procon.results.evidence import draw_evidence, write_evidence
+from procon.vision.backbone import Backbone
 from procon.vision.framing import patch_at, patch_box
 from procon.vision.images import open_image
 from tests import reference
-from tests.conftest import part_pixels, tiny_config, with_model
+from tests.conftest import Run, part_pixels, tiny_config, with_model
 
 
 def memory_of(detector: Detector) -> Memory:
@@ -260,3 +264,25 @@ def test_a_region_of_a_saved_prediction_can_be_explained(detector: Detector) -> 
     region = Region((10, 10, 30, 30), 5, 1.0, 1.0)
     x, y = detector.explain(part_pixels(57), region=region).xy
     assert 10 <= x < 30 and 10 <= y < 30
+
+
+def test_the_command_runs_the_backbone_and_the_search_once(
+    detector: Detector, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.fromarray(part_pixels(60, defect=True)).save(tmp_path / "bad.png")
+    model = detector.save(tmp_path / "part.procon")
+    calls = {"backbone": 0, "search": 0}
+    tokens = Backbone.tokens
+
+    def count_tokens(backbone: Backbone, pixels: Tensor) -> list[Tensor]:
+        calls["backbone"] += 1
+        return tokens(backbone, pixels)
+
+    def count_search(*arguments: Any, **settings: Any) -> Any:
+        calls["search"] += 1
+        return nearest_in_banks(*arguments, **settings)
+
+    monkeypatch.setattr(Backbone, "tokens", count_tokens)
+    monkeypatch.setattr("procon.method.score.nearest_in_banks", count_search)
+    assert run("explain", model, tmp_path / "bad.png", "-o", tmp_path / "why.png", "--device", "cpu")[0] == 0
+    assert calls == {"backbone": 1, "search": len(detector.config.layers)}
