@@ -42,7 +42,7 @@ def export(
     weights: Annotated[str | None, _WEIGHTS] = None,
     training: Annotated[Path | None, _TRAINING] = None,
 ) -> None:
-    """Write a folder that scores the same without torch; nothing is left if the scores differ."""
+    """Write a folder that scores the same without torch; aborts without output if the scores differ."""
     from procon.deploy.cost import labelled_samples
     from procon.deploy.export import check_exportable
     from procon.deploy.export import export as write

@@ -110,7 +110,7 @@ def reproduce(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Run the variants of the paper's tables and print them with the paper's numbers beside ours."""
+    """Run the variants of the paper's tables and print them next to the paper's numbers."""
     from procon.config import Config
     from procon.evaluation.data.datasets import open_dataset
     from procon.evaluation.paper import reproduce as work

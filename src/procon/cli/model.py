@@ -175,7 +175,7 @@ def add(
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave unreadable images out.")] = False,
     keep_scores: Annotated[bool, _KEEP] = False,
 ) -> None:
-    """Add good images to the memory of a model, and set its threshold anew."""
+    """Add good images to the memory of a model, and compute its threshold again."""
     target = _target(output or model)
     with console().status(f"loading {model}"):
         detector = _load(model, weights, training, device)
@@ -193,7 +193,7 @@ def forget(
     device: Annotated[str, _DEVICE] = "auto",
     keep_scores: Annotated[bool, _KEEP] = False,
 ) -> None:
-    """Remove training images and everything that came from them, and set the threshold anew."""
+    """Remove training images and everything that came from them, and compute the threshold again."""
     target = _target(output or model)
     with console().status(f"loading {model}"):
         detector = _load(model, weights, training, device)

@@ -1,7 +1,7 @@
 """Units of work, run one after the other here or many at once on a Ray cluster.
 
 A unit is a function of this package with its arguments: a category of a benchmark, a shard of images, a part to fit. It
-leaves its results in files that appear whole or not at all, or gives them back. So a unit whose worker dies is simply
+leaves its results in files that are written atomically, or gives them back. So a unit whose worker dies is simply
 run again, and no other unit notices.
 """
 
@@ -47,7 +47,7 @@ class Done:
     unit: Unit
     value: Any = None
     error: str | None = None
-    """Why there is no value: something the user can mend, or a worker that died each time."""
+    """Why there is no value: an error the user can fix, or a worker that died each time."""
 
 
 class Workers(Protocol):
@@ -230,7 +230,7 @@ def cut(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
 
 
 def _attempt(unit: Unit, report: Progress) -> tuple[Any, str | None]:
-    """The value of a unit, or what the user can mend about it; a fault of ours is raised."""
+    """The value of a unit, or the error that the user can fix; any other error is raised."""
     try:
         return unit.function(*unit.arguments, report), None
     except (ProconError, OSError) as error:

@@ -110,7 +110,7 @@ class MqttSink:
         self.name = f"mqtt://{parts.hostname}:{self._place[1]}/{self._topic}"
 
     def send(self, body: Mapping[str, Any]) -> None:
-        """Publish one event; a lost connection is made anew."""
+        """Publish one event; a lost connection is opened again."""
         try:
             client = self._connected()
             message = client.publish(self._topic, json.dumps(body), qos=1)

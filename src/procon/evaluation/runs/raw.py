@@ -7,7 +7,7 @@
     FOLDER/metrics/CATEGORY/VARIANT.json     computed from the raw file; made again when that is newer
     FOLDER/work/CATEGORY/                    tokens and residuals that variants share; may be deleted at any time
 
-Every file appears whole or not at all, so a run that was killed goes on where it stood when the command is repeated.
+Files are written atomically, so a run that was killed goes on where it stood when the command is repeated.
 """
 
 import json
