@@ -13,6 +13,8 @@ from typing import Any
 import typer
 
 from procon.cli import app
+from procon.cli.flags import SETTINGS
+from procon.config import REFUSALS, Config
 
 PAGE = Path(__file__).parent / "cli.md"
 WIDTH = 100
@@ -23,10 +25,11 @@ INTRODUCTION = """\
 
 Written by `python docs/generate_cli.py` (or `make docs`) from the program itself; a test compares the two. Do not edit.
 
-Flags of `procon fit` that set the method carry the names of the [settings](method.md#settings), with hyphens. A flag
-that is left out takes its default from there.
+Flags that set the method carry the names of the [settings](method.md#settings), with hyphens. Every other setting is
+`--set NAME=VALUE`, checked in the same way; the [table below](#settings) lists all of them. A setting that is left out
+has its default.
 
-Exit status: 0 success; 2 something you can mend, with one sentence that says how; 130 interrupted with Ctrl-C.
+Exit status: 0 success; 2 an error you can fix, with one sentence that says how; 130 interrupted with Ctrl-C.
 """
 
 _KINDS = {str: "TEXT", int: "INTEGER", float: "NUMBER", Path: "PATH"}
@@ -45,7 +48,24 @@ def render() -> str:
     sections = [INTRODUCTION, _block("procon COMMAND ...", overview)]
     for name, command in group.commands.items():
         sections += [f"## procon {name}\n", _block(*_describe(name, command))]
-    return "\n".join(sections)
+    return "\n".join([*sections, _settings(), _refusals()])
+
+
+def _settings() -> str:
+    """A table of all settings by group."""
+    words = {"user": "flag", "recipe": "`--set`, the recipe of the method", "ablation": "`--set`, for experiments"}
+    rows = [
+        f"| `{name}` | {words[setting.group]} | `{getattr(Config, name)!r}` | {setting.help} |"
+        for name, setting in SETTINGS.items()
+    ]
+    return "\n".join(["## Settings\n", "| name | how | default | what |", "|---|---|---|---|", *rows, ""])
+
+
+def _refusals() -> str:
+    """A table of the combinations that are refused."""
+    rows = [f"| {refusal.context} | `{refusal.setting}` | must be {refusal.expected} |" for refusal in REFUSALS]
+    note = "`always`: in every `Config`. The others: in `procon fit`, benchmark runs, exports, `--shards`, and edits.\n"
+    return "\n".join(["## Refused combinations\n", note, "| where | setting | rule |", "|---|---|---|", *rows, ""])
 
 
 def _block(usage: str, lines: list[str]) -> str:
@@ -77,6 +97,8 @@ def _flags(option: Any, hint: Any) -> str:
     names = ", ".join(sorted(option.opts, key=len))
     members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     kind = next(member for member in members if member is not type(None))
+    if option.metavar:
+        return f"{names} {option.metavar}"
     return names if kind is bool else f"{names} {_KINDS[kind]}"
 
 

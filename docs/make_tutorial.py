@@ -22,9 +22,9 @@ from tutorial_page import Page, draw_parts, table
 from tutorial_parts import Tale, copy_own, render_flanges
 
 from procon import Config, Detector, Prediction
+from procon.cli.flags import SETTINGS
 from procon.demo.parts import DEFECT_KINDS
-from procon.results.evidence import color_scale
-from procon.results.rendering import ColorScale
+from procon.results.rendering import ColorScale, color_scale
 
 EVIDENCE_WIDTH = 1000  # pixels
 
@@ -384,7 +384,8 @@ def flags(config: Config) -> str:
         value = getattr(config, one.name)
         if value != one.default:
             text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            words.append(f"--{one.name.replace('_', '-')}={shlex.quote(text)}")
+            flag = f"--{one.name.replace('_', '-')}" if SETTINGS[one.name].group == "user" else f"--set {one.name}"
+            words.append(f"{flag}={shlex.quote(text)}")
     return " ".join(words)
 
 

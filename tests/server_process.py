@@ -95,6 +95,6 @@ def serving(models: Path, *arguments: str) -> Iterator[ServerProcess]:
 def tiny_settings(weights: Path) -> Sequence[str]:
     """Flags for fits that take a second; see ``conftest.tiny_config``."""
     return (
-        *("--weights", str(weights), "--backbone", "dinov2-custom", "--image-size", "70", "--layers=-1,-3"),
-        *("--banks", "2", "--coreset-ratio", "0.3", "--num-neighbors", "3"),
+        *("--weights", str(weights), "--backbone", "dinov2-custom", "--image-size", "70", "--set", "layers=-1,-3"),
+        *("--banks", "2", "--coreset-ratio", "0.3", "--set", "num_neighbors=3"),
     )

@@ -268,9 +268,9 @@ def test_moved_training_images_are_found_for_the_drawing(run: Run, model: Path, 
 
 
 def test_thumbnails_are_stored_on_request(run: Run, good: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    flags = ["--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", "70", "--layers=-1,-3"]
+    flags = ["--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", "70", "--set", "layers=-1,-3"]
     sizes = []
-    for extra in ([], ["--thumbnails"]):
+    for extra in ([], ["--embed", "thumbnails"]):
         code, _, err = run("fit", good, "-o", tmp_path / "t.procon", *flags, *extra)
         assert code == 0, err
         sizes.append((tmp_path / "t.procon").stat().st_size)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from procon import Config
-from procon.config import BACKBONES
+from procon.config import BACKBONES, REFUSALS, Refusal, refuse
 from procon.errors import ConfigError
 
 
@@ -201,3 +201,18 @@ def test_grid_and_input_size_are_height_first() -> None:
 def test_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Config().banks = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda one: f"{one.context}-{one.setting}")
+def test_the_default_and_the_best_recipe_are_refused_only_where_they_must(refusal: Refusal) -> None:
+    assert not refusal.applies(Config())
+    if refusal.context != "shards":
+        assert not refusal.applies(Config.best())
+
+
+def test_a_refusal_names_what_was_expected_and_what_came() -> None:
+    refuse(Config(aspect="pad"), "fit")
+    with pytest.raises(
+        ConfigError, match=r"^aspect must be 'stretch' in benchmark runs: .*, got 'pad'; use image_size"
+    ):
+        refuse(Config(aspect="pad"), "bench")

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import mannwhitneyu
 
-from procon.results.drift import LEAST, LEVEL, Drift, measure_drift
+from procon.results.drift import LEAST, LEVEL, Drift, mann_whitney, measure_drift
 
 values = st.lists(st.integers(0, 9).map(float), min_size=LEAST, max_size=40)  # with ties
 
@@ -19,6 +20,15 @@ def test_the_size_of_a_shift_is_a_count_of_pairs(new: list[float], known: list[f
     wins = sum((a > b) + 0.5 * (a == b) for a in new for b in known)
     assert found.exceeding == pytest.approx(wins / (len(new) * len(known)))
     assert 0 <= (found.p_value or 0) <= 1
+
+
+@settings(deadline=None)
+@given(values, values)
+def test_the_p_value_is_that_of_scipy(new: list[float], old: list[float]) -> None:
+    expected = mannwhitneyu(new, old, alternative="two-sided", method="asymptotic")
+    statistic, p_value = mann_whitney(np.array(new), np.array(old))
+    assert statistic == expected.statistic
+    assert p_value == pytest.approx(1.0 if len({*new, *old}) == 1 else expected.pvalue, rel=1e-9)
 
 
 def test_the_shift_is_in_robust_spreads() -> None:

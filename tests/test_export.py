@@ -326,8 +326,8 @@ def test_what_cannot_be_exported_is_said(detector: Detector, tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tile": 56}, "a model with tile=56 cannot be exported: .* fit with tile=None"),
-        ({"aspect": "pad"}, "a model with aspect='pad' cannot be exported: .* fit with aspect='stretch'"),
+        ({"tile": 56}, "tile must be None in an exported model, .*, got 56; fit again"),
+        ({"aspect": "pad"}, "aspect must be 'stretch' in an exported model, .*, got 'pad'; fit again"),
     ],
 )
 def test_a_setting_the_graph_does_not_compute_is_refused(

@@ -2,19 +2,26 @@
 
 import csv
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
 from PIL import Image
+from scipy import ndimage
 
 from procon import Detector
 from procon.results.drift import measure_drift
-from procon.results.evidence import color_scale, painted
 from procon.results.gallery import Mark, make_card, write_gallery
-from procon.results.inspection import find_images, inspect
+from procon.results.inspection import ScoredImage, find_images, inspect
 from procon.results.regions import region_mask
+from procon.results.rendering import color_scale, erode, painted
 from tests.conftest import Run, part_pixels, tiny_config, with_model
 
 
@@ -147,3 +154,59 @@ def test_the_page_counts_all_images_and_shows_the_strongest(line: Detector, tmp_
     assert "1000 images, 99 called anomalous; the 1 with the highest scores are shown" in page
     assert page.count("<line ") <= 1000 + 2
     assert "drift: too few to tell" in page
+
+
+# ------------------------------------------------------------------------------------------------------------- memory
+
+
+def test_rows_hold_no_heat_maps(line: Detector, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither those of `inspect` nor those that the command keeps for its table."""
+    folder = write_parts(tmp_path / "new", range(100, 104))
+    rows: list[ScoredImage] = []
+    inspect(line, find_images([folder]), on_row=rows.append)
+    shown: list[ScoredImage] = []
+    monkeypatch.setattr("procon.cli.predict._print_rows", lambda rows, **_: shown.extend(rows))
+    assert run("predict", line.save(tmp_path / "part.procon"), folder)[0] == 0
+    assert len(rows) == len(shown) == 4
+    for row in [*rows, *shown]:
+        assert row.prediction is not None and row.prediction.heatmap.size == 0
+
+
+@given(hnp.arrays(bool, hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=12)), st.integers(1, 3))
+@settings(deadline=None)
+def test_outlines_are_those_of_scipy(mask: NDArray[np.bool_], steps: int) -> None:
+    assert np.array_equal(erode(mask, steps), ndimage.binary_erosion(mask, iterations=steps, border_value=1))
+
+
+# ------------------------------------------------------------------------------------------------ an exported model
+
+BLOCKED = ("torch", "transformers", "safetensors", "scipy")
+RUN_WITHOUT = f"""
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {BLOCKED}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from procon.cli import main
+main()
+"""
+
+
+def test_the_command_scores_an_exported_folder_without_torch_and_scipy(line: Detector, tmp_path: Path) -> None:
+    from procon.deploy.export import export
+
+    export(line, tmp_path / "part-onnx", measure_memory=False)
+    folder = write_parts(tmp_path / "new", range(100, 123), bad=2)
+    arguments = ["predict", "part-onnx", str(folder), "-o", "out", "--coco", "regions.json"]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_WITHOUT, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "23 images, " in done.stdout and "drift: " in done.stdout
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"index.html", "scores.csv", "scores.jsonl", "summary.json", "summary.csv", "overlays"}
+    assert len(list((tmp_path / "out" / "overlays").iterdir())) == 23
+    assert json.loads((tmp_path / "regions.json").read_text())["annotations"]

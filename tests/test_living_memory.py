@@ -289,7 +289,7 @@ def test_full_banks_are_refused(fit: Fit, paths: list[Path]) -> None:
 def test_memories_of_another_kind_are_refused(fit: Fit, paths: list[Path], settings: dict[str, object]) -> None:
     detector = fit(paths[:4], **settings)
     for change in (detector.partial_fit, detector.forget):
-        with pytest.raises(ConfigError, match=r"only a memory with coreset='k-center' .*; fit again"):
+        with pytest.raises(ConfigError, match=r"coreset must be 'k-center' in a memory that is edited: .*; fit again"):
             change(paths[4])
 
 

@@ -167,7 +167,7 @@ def test_bench_and_predict_on_the_command_line(
     cluster: Cluster, data: Path, tiny_backbone: Path, detector: Detector, tmp_path: Path, run: Cli
 ) -> None:
     settings = ["--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", "70"]
-    settings += ["--layers=-1", "--banks", "1", "--device", "cpu", "--categories", "lid,tube"]
+    settings += ["--set", "layers=-1", "--banks", "1", "--device", "cpu", "--categories", "lid,tube"]
     tables = []
     for name, more in (("here", []), ("there", ["--ray", "local"])):
         code, _out, err = run("eval", data, "-o", tmp_path / name, *settings, *more)

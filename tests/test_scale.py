@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from procon.method.coreset import to_grid
 from procon.model.selection import select_anchors
 from procon.prediction import Prediction
 from procon.results.coco import CocoFile
-from procon.results.inspection import Row as Scored
+from procon.results.inspection import ScoredImage as Scored
 from procon.results.inspection import find_images, inspect
 from procon.scale import cluster
 from procon.scale.categories import compute_on
@@ -222,6 +223,25 @@ def test_rows_are_told_in_order_and_kept_when_interrupted(
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["finished"] is False
 
 
+def test_the_pictures_of_a_shard_are_not_kept_once_it_is_joined(
+    detector: Detector, model: Path, pictures: Path, tmp_path: Path
+) -> None:
+    alive: list[weakref.ref[Any]] = []
+    most = 0
+
+    class Counted(Here):
+        def run(self, units: Any, progress: Any) -> Any:
+            nonlocal most
+            for done in super().run(units, progress):
+                alive.append(weakref.ref(done.value[1]))
+                yield done
+                del done
+                most = max(most, sum(one() is not None for one in alive))
+
+    inspect_on(Counted("cpu"), model, find_images([pictures]), tmp_path / "out", ignore, detector=detector, shard=1)
+    assert len(alive) > 3 and most <= 2  # the one that was just joined, and the one that is coming
+
+
 def test_coco_files_are_joined_with_numbers_of_their_own(detector: Detector) -> None:
     found: list[Prediction] = [detector.predict(part_pixels(seed, defect=True)) for seed in range(3)]
     whole, first, second = CocoFile(), CocoFile(), CocoFile()
@@ -264,7 +284,7 @@ def test_models_of_the_same_images_and_settings_are_left_alone(tiny_backbone: Pa
 def test_fit_each_on_the_command_line(data: Path, tiny_backbone: Path, tmp_path: Path, run: Cli) -> None:
     folder = make_dataset(tmp_path / "parts")
     (folder / "plate/train/good/002.png").write_bytes(b"nothing")
-    chosen = ["--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", "70", "--layers=-1"]
+    chosen = ["--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", "70", "--set", "layers=-1"]
     code, out, err = run("fit", folder, "--each", "-o", tmp_path / "models", *chosen)
     assert code == 2
     assert "error: plate: 1 image cannot be used" in err
@@ -273,7 +293,7 @@ def test_fit_each_on_the_command_line(data: Path, tiny_backbone: Path, tmp_path:
     assert code == 0, err
     assert "up to date:" in out and "plate.procon (4 images)" in out
     assert "must be a folder for the models" in run("fit", folder, "--each", *chosen)[2]
-    assert run("fit", folder, "--each", "--suspects", "-o", tmp_path / "models", *chosen)[0] == 2
+    assert run("fit", folder, "--each", "--suspects", "list", "-o", tmp_path / "models", *chosen)[0] == 2
     assert "many parts (--each) or one in shards" in run("fit", folder / "lid", "--ray", "local", *chosen)[2]
     assert (
         "holds the good images of one part"
@@ -343,18 +363,18 @@ def test_what_shards_cannot_do_is_refused(tiny_backbone: Path, good_folder: Path
     for changes, shards, message in (
         ({"coreset_ratio": 0.3}, 4, "no fewer than all 200 patches"),
         ({}, 9, "from 1 to the number of images 8"),
-        ({"normalization": "train"}, 2, "normalization must be none or robust"),
-        ({"coreset": "random"}, 2, "coreset must be k-center, got 'random'"),
+        ({"normalization": "train"}, 2, "normalization must be 'none' or 'robust' with shards"),
+        ({"coreset": "random"}, 2, "coreset must be 'k-center' with shards, got 'random'"),
     ):
         with pytest.raises(ConfigError, match=message):
             fit_family(Here("cpu"), tiny_config(tiny_backbone, **changes), images, ignore, shards=shards)
 
 
 def test_fit_in_shards_on_the_command_line(good_folder: Path, tiny_backbone: Path, tmp_path: Path, run: Cli) -> None:
-    chosen = ["--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", "70", "--layers=-1"]
+    chosen = ["--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", "70", "--set", "layers=-1"]
     model = tmp_path / "family.procon"
     code, out, err = run("fit", good_folder, "--shards", "2", "-o", model, *chosen, "--coreset-ratio", "0.1")
     assert code == 0, err
     assert "layer -1: no patch is farther from a bank than" in out and "times the best" in out
     assert run("predict", model, good_folder)[0] == 0
-    assert run("fit", good_folder, "--shards", "2", "--suspects", "-o", model, *chosen)[0] == 2
+    assert run("fit", good_folder, "--shards", "2", "--suspects", "list", "-o", model, *chosen)[0] == 2

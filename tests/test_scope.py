@@ -251,8 +251,8 @@ def test_what_lies_beside_a_padded_image_does_not_count(tiny_backbone: Path) -> 
 
 
 def test_a_region_works_with_the_command_line(run: Run, tiny_backbone: Path, good_folder: Path, tmp_path: Path) -> None:
-    flags = ["--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", 70, "--layers=-1,-3"]
-    flags += ["--banks", 1, "--num-neighbors", 2, "--coreset-ratio", 0.3]
+    flags = ["--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", 70, "--set", "layers=-1,-3"]
+    flags += ["--banks", 1, "--set", "num_neighbors=2", "--coreset-ratio", 0.3]
     model = tmp_path / "part.procon"
     code, out, _ = run("fit", good_folder, "-o", model, "--roi", "0,0 48,0 48,96 0,96", *flags)
     assert code == 0, out

@@ -13,11 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from procon.errors import ModelFileError
+from procon.files import atomic_path, atomic_text
 from procon.model import storage
 from procon.model.storage import (
     FORMAT,
-    atomic_path,
-    atomic_text,
     read_metadata,
     read_model,
     rewrite_metadata,

@@ -106,8 +106,8 @@ def dirty_folder(tmp_path: Path) -> Path:
 
 
 def run_fit(monkeypatch: pytest.MonkeyPatch, weights: Path, folder: Path, model: Path, *flags: str) -> None:
-    settings = ["--backbone", "dinov2-custom", "--weights", str(weights), "--image-size", "70", "--layers=-1,-3"]
-    settings += ["--banks", "2", "--coreset-ratio", "0.3", "--num-neighbors", "3", *flags]
+    settings = ["--backbone", "dinov2-custom", "--weights", str(weights), "--image-size", "70", "--set", "layers=-1,-3"]
+    settings += ["--banks", "2", "--coreset-ratio", "0.3", "--set", "num_neighbors=3", *flags]
     monkeypatch.setattr(sys, "argv", ["procon", "fit", str(folder), "-o", str(model), *settings])
     with pytest.raises(SystemExit) as stop:
         main()
@@ -121,7 +121,7 @@ def test_the_command_lists_them_with_pictures_and_can_leave_them_out(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run_fit(monkeypatch, tiny_backbone, dirty_folder, tmp_path / "a.procon", "--suspects")
+    run_fit(monkeypatch, tiny_backbone, dirty_folder, tmp_path / "a.procon", "--suspects", "list")
     out = capsys.readouterr().out
     assert f"suspect: {dirty_folder / '04.png'}: " in out
     assert f"training images are suspected; look at {tmp_path / 'a-suspects.html'}" in out
@@ -131,7 +131,7 @@ def test_the_command_lists_them_with_pictures_and_can_leave_them_out(
     assert "http" not in page.replace("http://www.w3.org", "")
     kept = Detector.load(tmp_path / "a.procon").memory
     assert kept is not None and len(kept.images) == 12  # a list alone changes nothing
-    run_fit(monkeypatch, tiny_backbone, dirty_folder, tmp_path / "b.procon", "--leave-out-suspects")
+    run_fit(monkeypatch, tiny_backbone, dirty_folder, tmp_path / "b.procon", "--suspects", "leave-out")
     rest = Detector.load(tmp_path / "b.procon").memory
     assert rest is not None and str(dirty_folder / "04.png") not in rest.names
 

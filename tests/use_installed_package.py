@@ -28,7 +28,16 @@ def main() -> None:
         folder = Path(name)
         weights = random_backbone(folder / "backbone")
         procon.demo.parts.write_set(folder / "parts", train=4, good=1, defects_per_kind=1, size=64)
-        flags = ["--backbone", "dinov2-custom", "--weights", str(weights), "--image-size", "70", "--layers=-1,-2"]
+        flags = [
+            "--backbone",
+            "dinov2-custom",
+            "--weights",
+            str(weights),
+            "--image-size",
+            "70",
+            "--set",
+            "layers=-1,-2",
+        ]
         subprocess.run([*command, "fit", str(folder / "parts"), "-o", str(folder / "a.procon"), *flags], check=True)
         subprocess.run(
             [*command, "predict", str(folder / "a.procon"), str(folder / "parts"), "-o", str(folder / "out")],

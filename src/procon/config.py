@@ -1,10 +1,10 @@
-"""Every setting of the method and its default. No default lives anywhere else."""
+"""Every setting of the method: its default, its group, and the combinations that are refused."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from procon.errors import ConfigError
 
@@ -37,6 +37,110 @@ BEST: dict[str, Any] = {
     "map_offset": "quartile",
 }
 """How :meth:`Config.best` differs from the paper."""
+
+
+class Refusal(NamedTuple):
+    """A combination that is refused, with what to set instead."""
+
+    context: Literal["always", "fit", "bench", "export", "shards", "editing"]
+    """Where: in every Config, in ``procon fit``, in benchmark runs, in exports, with ``--shards``, when a model is
+    edited."""
+    setting: str
+    applies: "Callable[[Config], bool]"
+    expected: str
+
+
+_FAILED = "a value that the paper tried and dropped is for procon reproduce and for Config in Python only"
+
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "always",
+        "score_relative_to",
+        lambda c: c.score_relative_to == "anchors" and (c.readout, c.normalization) != ("soft", "none"),
+        "'nothing' unless readout is 'soft' and normalization is 'none'",
+    ),
+    Refusal(
+        "always",
+        "map_offset",
+        lambda c: c.map_offset == "quartile" and c.normalization != "none",
+        "'none' unless normalization is 'none'",
+    ),
+    Refusal(
+        "always",
+        "aspect",
+        lambda c: c.resize is not None and c.aspect == "pad",
+        "'stretch' where resize cuts out the centre",
+    ),
+    Refusal(
+        "always",
+        "weights",
+        lambda c: c.backbone == CUSTOM_BACKBONE and c.weights is None,
+        f"a Hugging Face folder when backbone is {CUSTOM_BACKBONE!r}",
+    ),
+    Refusal("fit", "coreset", lambda c: c.coreset == "dense", f"'k-center' or 'random'; {_FAILED}"),
+    Refusal("fit", "normalization", lambda c: c.normalization == "robust", f"'none' or 'train'; {_FAILED}"),
+    Refusal("fit", "tau_patches", lambda c: c.tau_patches is not None, f"None; {_FAILED}"),
+    Refusal(
+        "bench",
+        "aspect",
+        lambda c: c.aspect == "pad",
+        "'stretch' in benchmark runs: their masks and maps fill the input; use image_size=(height, width)",
+    ),
+    Refusal("export", "precision", lambda c: c.precision == "bf16", "'auto' or 'fp32' in an exported model; fit again"),
+    Refusal(
+        "export",
+        "compression",
+        lambda c: c.compression == "approximate",
+        "'none', 'fp16' or 'int8' in an exported model, which searches exactly; fit again",
+    ),
+    Refusal(
+        "export",
+        "aspect",
+        lambda c: c.aspect == "pad",
+        "'stretch' in an exported model, which does not compute it; fit again, or serve the .procon file",
+    ),
+    Refusal(
+        "export",
+        "tile",
+        lambda c: c.tile is not None,
+        "None in an exported model, which does not compute it; fit again, or serve the .procon file",
+    ),
+    Refusal("shards", "coreset", lambda c: c.coreset != "k-center", "'k-center' with shards"),
+    Refusal(
+        "shards",
+        "normalization",
+        lambda c: c.normalization == "train",
+        "'none' or 'robust' with shards: 'train' needs all features in one place",
+    ),
+    Refusal(
+        "shards",
+        "score_relative_to",
+        lambda c: c.score_relative_to != "nothing",
+        "'nothing' with shards: levels need all features in one place",
+    ),
+    Refusal(
+        "shards",
+        "map_offset",
+        lambda c: c.map_offset != "none",
+        "'none' with shards: the offset needs all features in one place",
+    ),
+    Refusal(
+        "editing",
+        "coreset",
+        lambda c: c.coreset != "k-center",
+        "'k-center' in a memory that is edited: there is no other traversal to continue; fit again",
+    ),
+)
+"""Every combination of settings that is refused, in one place. docs/cli.md prints this table."""
+
+
+def refuse(config: "Config", context: str) -> None:
+    """Raise the first refusal of ``config`` in ``context``: a sentence with what was expected and what came."""
+    for refusal in REFUSALS:
+        if refusal.context == context and refusal.applies(config):
+            value = getattr(config, refusal.setting)
+            expected, remedy, more = refusal.expected.partition("; ")
+            raise ConfigError(f"{refusal.setting} must be {expected}, got {value!r}{remedy}{more}")
 
 
 def _is_int(value: object) -> bool:
@@ -127,13 +231,10 @@ class Config:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 self._refuse(name, "one of " + ", ".join(repr(choice) for choice in allowed))
-        if self.score_relative_to == "anchors" and (self.readout, self.normalization) != ("soft", "none"):
-            self._refuse("score_relative_to", "'nothing' unless readout is 'soft' and normalization is 'none'")
-        if self.map_offset == "quartile" and self.normalization != "none":
-            self._refuse("map_offset", "'none' unless normalization is 'none'")
         self._check_numbers()
         self._check_images()
         self._check_layers()
+        refuse(self, "always")
 
     def _refuse(self, name: str, expected: str) -> None:
         raise ConfigError(f"{name} must be {expected}, got {getattr(self, name)!r}")
@@ -174,8 +275,6 @@ class Config:
             )
         if self.resize is not None and not (_is_int(self.resize) and max(self.input_size) <= self.resize <= 8192):
             self._refuse("resize", f"None or an integer from image_size = {max(self.input_size)} to 8192")
-        if self.resize is not None and self.aspect == "pad":
-            self._refuse("aspect", "'stretch' where resize cuts out the centre")
         if self.tile is not None and not (
             _is_int(self.tile) and 4 * PATCH <= self.tile <= min(self.input_size) and self.tile % PATCH == 0
         ):
@@ -186,8 +285,6 @@ class Config:
             object.__setattr__(self, "weights", str(self.weights))
         if self.weights is not None and not (isinstance(self.weights, str) and self.weights):
             self._refuse("weights", "None or the path of a file or folder")
-        if self.backbone == CUSTOM_BACKBONE and self.weights is None:
-            self._refuse("weights", f"a Hugging Face folder when backbone is {CUSTOM_BACKBONE!r}")
 
     def _check_layers(self) -> None:
         if not (isinstance(self.layers, tuple) and self.layers and all(_is_int(layer) for layer in self.layers)):

@@ -20,8 +20,8 @@ _TRAINING = typer.Option("--training", help="Folder of the training images, if i
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    app.command()(export)
-    app.command()(watch)
+    app.command(rich_help_panel="Put it on the line")(export)
+    app.command(rich_help_panel="Put it on the line")(watch)
 
 
 def export(

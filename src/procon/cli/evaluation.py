@@ -29,11 +29,12 @@ _KEEP = typer.Option("--keep-work", help="Keep the tokens on disk for the next c
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    app.command()(with_settings()(bench))
-    app.command(name="eval")(with_settings()(evaluate))
-    app.command()(with_settings(_SHARED)(reproduce))
-    app.command()(report)
-    app.command()(figures)
+    panel = "Measure it"
+    app.command(name="eval", rich_help_panel=panel)(with_settings()(evaluate))
+    app.command(rich_help_panel=panel)(with_settings()(bench))
+    app.command(rich_help_panel=panel)(with_settings(_SHARED)(reproduce))
+    app.command(rich_help_panel=panel)(report)
+    app.command(rich_help_panel=panel)(figures)
 
 
 def bench(
@@ -45,12 +46,11 @@ def bench(
     device: Annotated[str, _DEVICE] = "auto",
     keep_work: Annotated[bool, _KEEP] = False,
     ray: Annotated[str | None, cli_ray.RAY] = None,
-    ray_cpus: Annotated[int, cli_ray.RAY_CPUS] = 1,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Measure a detector on a benchmark: a line per category and their mean, raw scores and maps kept."""
-    _bench(root, dataset, output, categories, seeds, device, keep_work, ray, ray_cpus, settings)
+    _bench(root, dataset, output, categories, seeds, device, keep_work, ray, settings)
 
 
 def evaluate(
@@ -61,12 +61,11 @@ def evaluate(
     device: Annotated[str, _DEVICE] = "auto",
     keep_work: Annotated[bool, _KEEP] = False,
     ray: Annotated[str | None, cli_ray.RAY] = None,
-    ray_cpus: Annotated[int, cli_ray.RAY_CPUS] = 1,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Measure a detector on labelled images of your own, or on any benchmark it recognises."""
-    _bench(folder, None, output, categories, seeds, device, keep_work, ray, ray_cpus, settings)
+    _bench(folder, None, output, categories, seeds, device, keep_work, ray, settings)
 
 
 def _bench(
@@ -78,7 +77,6 @@ def _bench(
     device: str,
     keep_work: bool,
     ray: str | None,
-    ray_cpus: int,
     settings: dict[str, Any],
 ) -> None:
     from procon.config import Config
@@ -93,7 +91,7 @@ def _bench(
         output or Path("runs") / opened.name, opened, Config(**{k: v for k, v in settings.items() if k in _SHARED})
     )
     chosen = choose_categories(run, _split(categories))
-    with _where(ray, ray_cpus, device) as (target, report, compute):
+    with _where(ray, device) as (target, report, compute):
         result = run_bench(run, config, chosen, target, report, seeds=seeds, keep_work=keep_work, compute=compute)
     _show([result])
     typer.echo(f"raw results, metrics and tables in {run.folder}\nnext: procon report {run.folder}")
@@ -109,7 +107,6 @@ def reproduce(
     device: Annotated[str, _DEVICE] = "auto",
     keep_work: Annotated[bool, _KEEP] = False,
     ray: Annotated[str | None, cli_ray.RAY] = None,
-    ray_cpus: Annotated[int, cli_ray.RAY_CPUS] = 1,
     *,
     settings: dict[str, Any],
 ) -> None:
@@ -123,7 +120,7 @@ def reproduce(
     run = Run(output or Path("runs") / opened.name, opened, Config(**settings))
     chosen = work.choose_categories(run, _split(categories))
     wanted = list(work.NAMES) if "all" in names else names
-    with _where(ray, ray_cpus, device) as (target, report, compute):
+    with _where(ray, device) as (target, report, compute):
         results = work.reproduce(run, wanted, chosen, target, report, seeds=seeds, keep_work=keep_work, compute=compute)
     _show(results)
     if work.PROTOCOL in wanted:
@@ -188,7 +185,7 @@ def _show(results: "list[Result]") -> None:
 
 
 @contextmanager
-def _where(ray: str | None, cpus: int, device: str) -> "Iterator[tuple[torch.device, Progress, Compute | None]]":
+def _where(ray: str | None, device: str) -> "Iterator[tuple[torch.device, Progress, Compute | None]]":
     """Device, display and, with ``ray``, who computes: the workers of that cluster."""
     from procon.vision.backbone import resolve_device
 
@@ -200,7 +197,7 @@ def _where(ray: str | None, cpus: int, device: str) -> "Iterator[tuple[torch.dev
 
     from procon.scale.categories import compute_on
 
-    with cli_ray.workers(ray, device, cpus) as cluster, cli_ray.worker_progress() as shown:
+    with cli_ray.workers(ray, device) as cluster, cli_ray.worker_progress() as shown:
         yield (
             torch.device("cpu"),  # of this process, which only measures
             lambda category, stage, done, total: shown("", category, stage, done, total),

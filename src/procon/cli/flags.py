@@ -1,76 +1,91 @@
-"""The settings of a detector as flags of a command, each declared once."""
+"""The settings of a detector on the command line: flags for those that users change, ``--set`` for all."""
 
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 
 from procon.config import BEST, CHOICES, Config
 from procon.errors import ConfigError
 
-_FLAGS: dict[str, tuple[Any, str]] = {
-    "backbone": (str, f"One of {', '.join(CHOICES['backbone'])}."),
-    "weights": (str, "Backbone weights: Hugging Face folder, .safetensors or .pth."),
-    "image_size": (str, "Side in pixels, or HEIGHTxWIDTH; multiples of 14."),
-    "resize": (int, "Resize to this square, then crop image-size from it."),
-    "aspect": (str, "stretch, or pad: keep the proportions."),
-    "tile": (int, "Show the backbone overlapping squares of this side."),
-    "layers": (str, "Blocks to read, written --layers=-3,-6,-8,-9."),
-    "projection_dim": (int, "Dimensions of the scoring space."),
-    "selection_dim": (int, "Dimensions of coreset selection."),
-    "seed": (int, "Seed of the random projections."),
-    "banks": (int, "Memories per layer."),
-    "bank_seed": (int, "Shift of the seeds of the banks."),
-    "coreset": (str, "k-center, random or dense."),
-    "coreset_ratio": (float, "Share of patches a bank keeps."),
-    "max_anchors": (int, "Upper limit on a bank."),
-    "compression": (str, "none, fp16, int8 or approximate."),
-    "num_neighbors": (int, "Anchors a patch is projected on."),
-    "readout": (str, "soft, uniform or hard."),
-    "tau": (float, "Fixed temperature of the soft projection."),
-    "tau_patches": (int, "Patches that set the temperature."),
-    "layer_fusion": (str, "mean, median, max or concat."),
-    "normalization": (str, "none, robust or train."),
-    "score_relative_to": (str, "nothing or anchors: what the image score divides by."),
-    "map_offset": (str, "none or quartile: what is taken off a map."),
-    "top_ratio": (float, "Share of patches that make the image score."),
-    "blur_sigma": (float, "Blur of the heat map, pixels."),
-    "false_alarm_rate": (float, "Share of good parts that may be flagged."),
-    "precision": (str, "Backbone arithmetic: auto, fp32 or bf16."),
+
+class Setting(NamedTuple):
+    """Who changes a setting, and what it is in a few words."""
+
+    group: Literal["user", "recipe", "ablation"]
+    """``user``: a flag of its own. ``recipe``: the method. ``ablation``: varied in experiments only."""
+    help: str
+
+
+SETTINGS: dict[str, Setting] = {
+    "backbone": Setting("user", f"One of {', '.join(CHOICES['backbone'])}."),
+    "weights": Setting("user", "Backbone weights: Hugging Face folder, .safetensors or .pth."),
+    "image_size": Setting("user", "Side in pixels, or HEIGHTxWIDTH; multiples of 14."),
+    "coreset_ratio": Setting("user", "Share of the patches that a bank keeps."),
+    "banks": Setting("user", "Memories per layer."),
+    "false_alarm_rate": Setting("recipe", "Share of good parts that may be flagged; see also procon threshold."),
+    "resize": Setting("recipe", "Resize to this square, then crop image_size from its centre."),
+    "aspect": Setting("recipe", "stretch, or pad: keep the proportions."),
+    "tile": Setting("recipe", "Show the backbone overlapping squares of this side."),
+    "layers": Setting("recipe", "Blocks to read, such as -3,-6,-8,-9."),
+    "projection_dim": Setting("recipe", "Dimensions of the scoring space."),
+    "selection_dim": Setting("recipe", "Dimensions of coreset selection."),
+    "max_anchors": Setting("recipe", "Upper limit on the anchors of a bank."),
+    "compression": Setting("recipe", "none, fp16, int8 or approximate."),
+    "num_neighbors": Setting("recipe", "Anchors that a patch is projected on."),
+    "score_relative_to": Setting("recipe", "nothing or anchors: what the image score is divided by."),
+    "map_offset": Setting("recipe", "none or quartile: baseline subtracted from the map."),
+    "top_ratio": Setting("recipe", "Share of patches that make the image score."),
+    "blur_sigma": Setting("recipe", "Blur of the heat map, pixels."),
+    "precision": Setting("recipe", "Backbone arithmetic: auto, fp32 or bf16."),
+    "seed": Setting("ablation", "Seed of the random projections."),
+    "bank_seed": Setting("ablation", "Shift of the seeds of the banks."),
+    "coreset": Setting("ablation", "k-center, random or dense."),
+    "readout": Setting("ablation", "soft, uniform or hard."),
+    "tau": Setting("ablation", "Fixed temperature of the soft projection."),
+    "tau_patches": Setting("ablation", "Patches that set the temperature."),
+    "layer_fusion": Setting("ablation", "mean, median, max or concat."),
+    "normalization": Setting("ablation", "none, robust or train."),
 }
 
 
-def with_settings(names: Sequence[str] | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a flag for each setting in ``names`` (default: all); it gets those that were used as ``settings``.
+_PANEL = "Settings of the detector"
+_TYPES: dict[str, Any] = {"coreset_ratio": float, "banks": int}
 
-    A flag has no default of its own: what is left out is left to :class:`Config`. Where all settings have a flag,
-    ``--best`` sets those of :meth:`Config.best`, and other flags go before it.
+
+def with_settings(names: Sequence[str] | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command flags for the user's settings, and ``--set`` for every setting in ``names`` (default: all).
+
+    The command gets those that were used as ``settings``. A flag has no default of its own: :class:`Config` has. Where
+    all settings can be set, ``--best`` starts from those of :meth:`Config.best`.
     """
-    chosen = [field.name for field in fields(Config) if names is None or field.name in names]
+    allowed = [field.name for field in fields(Config) if names is None or field.name in names]
+    flagged = [name for name in SETTINGS if name in allowed and SETTINGS[name].group == "user"]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**arguments: Any) -> None:
-            given = {name: arguments.pop(name) for name in chosen}
             start = BEST if arguments.pop("best", False) else {}
-            command(**arguments, settings={**start, **parse_settings(given)})
+            given = {name: value for name in flagged if (value := arguments.pop(name)) is not None}
+            assigned = parse_assignments(arguments.pop("assignments") or [], allowed)
+            command(**arguments, settings={**start, **parse_settings(given), **assigned})
 
         own = [one for one in inspect.signature(command).parameters.values() if one.name != "settings"]
         kind = inspect.Parameter.KEYWORD_ONLY
-        flags = [
-            inspect.Parameter(
-                name,
-                kind,
-                default=None,
-                annotation=Annotated[_FLAGS[name][0] | None, typer.Option(help=_FLAGS[name][1])],
-            )
-            for name in chosen
-        ]
+        options: dict[str, tuple[Any, Any]] = {
+            name: (None, Annotated[_TYPES.get(name, str) | None, _option(SETTINGS[name].help)]) for name in flagged
+        }
+        words = "Any setting of docs/cli.md, such as --set num_neighbors=3; repeat for more."
+        option = typer.Option("--set", help=words, metavar="NAME=VALUE", rich_help_panel=_PANEL)
+        options["assignments"] = (None, Annotated[list[str] | None, option])
         if names is None:
             words = "Start from Config.best() (docs/best.md) instead of the paper's recipe."
-            annotation = Annotated[bool, typer.Option("--best", help=words)]
-            flags.append(inspect.Parameter("best", kind, default=False, annotation=annotation))
+            options["best"] = (False, Annotated[bool, typer.Option("--best", help=words, rich_help_panel=_PANEL)])
+        flags = [
+            inspect.Parameter(name, kind, default=default, annotation=annotation)
+            for name, (default, annotation) in options.items()
+        ]
         merged = [*own, *flags]
         # typer reads the signature and the annotations, not the code
         run.__signature__ = inspect.Signature([one.replace(kind=kind) for one in merged])  # type: ignore[attr-defined]
@@ -81,15 +96,43 @@ def with_settings(names: Sequence[str] | None = None) -> Callable[[Callable[...,
     return decorate
 
 
+def _option(words: str) -> Any:
+    return typer.Option(help=words, rich_help_panel=_PANEL)
+
+
+def parse_assignments(assignments: Sequence[str], allowed: Sequence[str]) -> dict[str, Any]:
+    """``name=value`` as typed after ``--set``, in the types of :class:`Config`."""
+    settings: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or name not in allowed:
+            raise ConfigError(f"--set must be NAME=VALUE with a name among {', '.join(allowed)}, got {assignment!r}")
+        settings[name] = value.strip()
+    return parse_settings(settings)
+
+
 def parse_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """Flags that were given, with lists and sizes taken apart; the rest is left to Config."""
-    settings = {name: value for name, value in given.items() if value is not None}
-    if "layers" in settings:
-        settings["layers"] = tuple(_integers("layers", settings["layers"], ","))
-    if "image_size" in settings:
-        sides = _integers("image_size", settings["image_size"].lower(), "x")
-        settings["image_size"] = sides[0] if len(sides) == 1 else tuple(sides)
-    return settings
+    """Settings as typed, in the types of :class:`Config`; what is wrong with a value, Config says."""
+    return {name: _parse(name, value) if isinstance(value, str) else value for name, value in given.items()}
+
+
+def _parse(name: str, text: str) -> Any:
+    if name == "layers":
+        return tuple(_integers(name, text, ","))
+    if name == "image_size":
+        sides = _integers(name, text.lower(), "x")
+        return sides[0] if len(sides) == 1 else tuple(sides)
+    if text.lower() == "none" and getattr(Config, name, "") is None:
+        return None
+    hint = str(get_type_hints(Config)[name])
+    for word, convert in (("float", float), ("int", int)):
+        if word in hint:
+            try:
+                return convert(text)
+            except ValueError:
+                raise ConfigError(f"{name} must be a number, got {text!r}") from None
+    return text
 
 
 def _integers(name: str, text: str, separator: str) -> list[int]:

@@ -23,8 +23,9 @@ _KEEP = typer.Option("--keep-scores", help="Keep the calibration score of a trai
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
-    for command in (threshold, explain, add, forget, merge):
-        app.command()(command)
+    app.command(rich_help_panel="Use it")(explain)
+    for command in (threshold, add, forget, merge):
+        app.command(rich_help_panel="Change it")(command)
 
 
 def threshold(

@@ -14,18 +14,37 @@ from procon.errors import ConfigError
 if TYPE_CHECKING:
     from procon.scale.cluster import WorkerProgress, Workers
 
-RAY = typer.Option("--ray", help="Work on a Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT.", metavar="ADDRESS")
-RAY_CPUS = typer.Option("--ray-cpus", min=1, help="With --ray: cores and threads of one unit of work.")
+
+def ray_option(panel: str | None = None) -> Any:
+    """The option that hands the work to a cluster."""
+    words = (
+        "Work on a Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT; ADDRESS,cpus=N gives each unit of work N "
+        "cores and threads."
+    )
+    return typer.Option("--ray", help=words, metavar="ADDRESS", rich_help_panel=panel)
+
+
+RAY = ray_option()
+
+
+def parse_ray(text: str) -> tuple[str, int]:
+    """``ADDRESS`` or ``ADDRESS,cpus=N`` as the address and the cores of a unit."""
+    address, comma, rest = text.partition(",")
+    name, _, value = rest.partition("=")
+    if comma and (name != "cpus" or not value.isdecimal() or int(value) < 1):
+        raise ConfigError(f"--ray must be ADDRESS or ADDRESS,cpus=N with N of at least 1, got {text!r}")
+    return address, int(value) if comma else 1
 
 
 @contextmanager
-def workers(address: str | None, device: str, cpus: int) -> Iterator["Workers"]:
-    """Where units run: in this process, or on the cluster at ``address``."""
+def workers(ray: str | None, device: str) -> Iterator["Workers"]:
+    """Where units run: in this process, or on the cluster that ``ray`` names."""
     from procon.scale.cluster import Cluster, Here
 
-    if address is None:
+    if ray is None:
         yield Here(device)
         return
+    address, cpus = parse_ray(ray)
     with Cluster(address, device=device, cpus=cpus) as cluster:
         console().print(f"Ray at {address}: {cluster.slots} units at a time on {cluster.device}", highlight=False)
         yield cluster
@@ -53,16 +72,17 @@ def fit(
     good: Path,
     output: Path,
     config: Config,
-    where: tuple[str | None, str, int],
+    ray: str | None,
+    device: str,
     *,
     each: bool,
     shards: int | None,
     skip_bad: bool,
 ) -> None:
-    """``procon fit`` where the work is cut into units: many parts, or the shards of one. ``where``: see workers."""
+    """``procon fit`` where the work is cut into units: many parts, or the shards of one."""
     if each == (shards is not None):
         raise ConfigError("--ray fits many parts (--each) or one in shards (--shards N): choose one of the two")
-    with workers(*where) as using:
+    with workers(ray, device) as using:
         if shards is None:
             _fit_each(good, output, config, using, skip_bad)
         else:
@@ -114,16 +134,15 @@ def _fit_each(folder: Path, output: Path, config: Config, using: "Workers", skip
 
 
 def inspect_on(
-    address: str,
+    ray: str,
     device: str,
-    cpus: int,
     model: Path,
     images: Sequence[tuple[str, Path]],
     output: Path | None,
     **more: Any,
 ) -> None:
-    """Score ``images`` on the cluster at ``address``, with a line for each worker."""
+    """Score ``images`` on the cluster that ``ray`` names, with a line for each worker."""
     from procon.scale.images import inspect_on as score
 
-    with workers(address, device, cpus) as cluster, worker_progress() as report:
+    with workers(ray, device) as cluster, worker_progress() as report:
         score(cluster, model, images, output, report, **more)

@@ -14,7 +14,7 @@ _NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
-    app.command()(with_settings()(serve))
+    app.command(rich_help_panel="Put it on the line")(with_settings()(serve))
 
 
 def serve(

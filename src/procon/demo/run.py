@@ -7,7 +7,7 @@ from procon.config import Config
 from procon.demo.parts import write_set
 from procon.detector import Detector
 from procon.model.training import Progress
-from procon.results.inspection import Outcome, Row, find_images, inspect
+from procon.results.inspection import Outcome, ScoredImage, find_images, inspect
 
 TRAIN, GOOD, DEFECTS_PER_KIND = 32, 6, 4
 SEED = 7
@@ -22,7 +22,7 @@ def run_demo(
     folder: Path,
     weights: str | None = None,
     progress: Progress | None = None,
-    on_row: Callable[[Row], None] | None = None,
+    on_row: Callable[[ScoredImage], None] | None = None,
 ) -> tuple[Detector, Outcome]:
     """Render parts, fit, score and write everything under ``folder``; the detector is saved as ``part.procon``."""
     parts = folder / "parts"

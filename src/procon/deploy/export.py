@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from procon.config import Config
+from procon.config import Config, refuse
 from procon.deploy.assemble import build_graph, build_vit, counted_patches, shapes
 from procon.deploy.cost import Cost, measure_cost
 from procon.deploy.graph import OPSET, save_onnx
@@ -83,13 +83,7 @@ def check_exportable(detector: Detector, runtime: str, precision: str) -> None:
     if detector.memory is None:
         raise NotFittedError("this detector has no memory yet; call fit(images) or Detector.load(path) first")
     config = detector.config
-    if config.precision == "bf16":
-        raise ConfigError("a model with precision='bf16' cannot be exported; fit it with 'auto' or 'fp32'")
-    if config.compression == "approximate":
-        raise ConfigError(
-            "a model with compression='approximate' cannot be exported: an exported model searches exactly; "
-            "fit it with another compression"
-        )
+    refuse(config, "export")
     for name in (field.name for field in fields(config) if field.name not in _KNOWN):
         value, usual = getattr(config, name), getattr(Config(), name)
         if value != usual:

@@ -1,5 +1,7 @@
 """Connected areas of a heat map, in numpy alone: a machine that runs an exported model has neither torch nor scipy."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +23,16 @@ def find_regions(heatmap: Floats, threshold: float) -> tuple[Region, ...]:
         mean = float(values.mean(dtype=np.float64))
         regions.append(Region(box, values.size, float(values.max()), mean, float(threshold)))
     return tuple(sorted(regions, key=lambda region: (-region.peak, region.box)))
+
+
+def label_areas(mask: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
+    """The connected areas of a mask [H, W], each as a mask of its own; diagonals connect."""
+    rows, starts, stops, labels = _labelled_runs(mask)
+    for label in np.unique(labels):
+        area = np.zeros_like(mask)
+        for run in np.flatnonzero(labels == label):
+            area[rows[run], starts[run] : stops[run]] = True
+        yield area
 
 
 def peak_region(heatmap: Floats, typical: float) -> tuple[Region, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from procon.config import Config
+from procon.config import refuse
 from procon.errors import ConfigError, ImageError
 from procon.model import admission, growth
 from procon.model.calibration import Calibration, FalseAlarms, GoodScore, change_note, false_alarms
@@ -88,7 +88,7 @@ def measure_false_alarms(model: Model, editor: Editor, images: Images) -> FalseA
 
 def add(model: Model, editor: Editor, images: Images, skip_bad: bool = False, thumbnails: bool | None = None) -> Model:
     """The model with more good images: every bank continues its farthest-point traversal over their patches."""
-    refuse_uneditable(model.config)
+    refuse(model.config, "editing")
     memory, config, reader, on_progress = model.memory, model.config, editor.reader, editor.on_progress
     if thumbnails is None:
         thumbnails = any(image.thumbnail for image in memory.images)
@@ -123,7 +123,7 @@ def add(model: Model, editor: Editor, images: Images, skip_bad: bool = False, th
 
 def forget(model: Model, editor: Editor, images: str | Path | Iterable[str | Path]) -> Model:
     """The model without some training images and everything that came from them: anchors, scores, thumbnails."""
-    refuse_uneditable(model.config)
+    refuse(model.config, "editing")
     memory = model.memory
     gone = admission.numbers_of(images, memory)
     if len(gone) == len(memory.images):
@@ -152,7 +152,7 @@ def merge(model: Model, editor: Editor, other: Model, other_sources: TrainingSou
     Its threshold is leave-one-out over the images of both.
     """
     for one in (model, other):
-        refuse_uneditable(one.config)
+        refuse(one.config, "editing")
     admission.refuse_other_settings(model.config, other.config)
     if model.identity["fingerprint"] != other.identity["fingerprint"]:
         raise ConfigError("both models must have the same backbone weights; fit one of them again")
@@ -181,15 +181,6 @@ def merge(model: Model, editor: Editor, other: Model, other_sources: TrainingSou
     change = Change(utc(), "merged", tuple(image.name for image in other.memory.images))
     editor.sources.held |= other_sources.held
     return replace(model, history=log).with_change(both, calibration, change)
-
-
-def refuse_uneditable(config: Config) -> None:
-    """Only a traversal can be continued."""
-    if config.coreset != "k-center":
-        raise ConfigError(
-            f"only a memory with coreset='k-center' can be edited, got {config.coreset!r}: there is no traversal to "
-            "continue; fit again"
-        )
 
 
 # ------------------------------------------------------------------------------------------------ the threshold follows

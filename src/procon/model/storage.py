@@ -1,54 +1,21 @@
 """One safe file: tensors and JSON in the safetensors format, written atomically and checked when read."""
 
-import contextlib
 import hashlib
 import json
-import os
 import shutil
 import struct
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from procon.errors import ModelFileError
+from procon.files import atomic_path
 
 FORMAT = 1
 _KEY = "procon"  # the entry of the safetensors metadata that holds our JSON
-
-
-@contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary name beside ``path`` that becomes ``path`` on success and vanishes on any failure or Ctrl-C."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
-    os.close(descriptor)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with temporary.open("rb+") as stream:
-            os.fsync(stream.fileno())
-        temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; a model is an ordinary one
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-@contextlib.contextmanager
-def atomic_text(path: Path) -> Iterator[IO[str]]:
-    """A text stream whose content appears at ``path`` all at once when the block ends."""
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
-        yield stream
 
 
 def write_model(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from procon.model.storage import atomic_text
+from procon.files import atomic_text
 from procon.prediction import Prediction
 from procon.results.regions import encode_rle, region_mask
 

@@ -9,13 +9,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from procon.detector import Detector
 from procon.errors import ImageError
-from procon.model.storage import atomic_path
+from procon.files import atomic_path
 from procon.prediction import Explanation, LayerEvidence, NormalPatch, Prediction
-from procon.results.regions import region_mask
-from procon.results.rendering import ColorScale, overlay, paint
+from procon.results.rendering import ColorScale, color_scale, paint, painted
 from procon.vision.framing import patch_size
 from procon.vision.images import ImageLike, open_image
-from procon.vision.pictures import shrink_map
 
 Box = tuple[int, int, int, int]
 Window = tuple[float, float, float, float]
@@ -32,23 +30,6 @@ _TYPICAL = (240, 170, 30)
 _VERDICT = {True: (200, 30, 60), False: (30, 125, 70), None: _SOFT}
 
 
-def color_scale(detector: Detector) -> ColorScale:
-    """The colours of a model; without calibration, of unit vectors at a typical residual."""
-    known = detector.calibration
-    return ColorScale(known.typical, known.pixel_threshold) if known else ColorScale(0.4, 0.8)
-
-
-def painted(pixels: NDArray[np.uint8], prediction: Prediction, scale: ColorScale) -> NDArray[np.uint8]:
-    """The part at any size, with the heat map and the outlines of the regions of its prediction."""
-    size = pixels.shape[:2]
-    heatmap = shrink_map(prediction.heatmap, (size[0], size[1]))
-    limit, regions = prediction.pixel_threshold, prediction.regions
-    if limit is None or not regions or regions[0].level >= limit:
-        return overlay(pixels, heatmap, scale)
-    around_peak = Image.fromarray(region_mask(prediction.heatmap, regions[0]))
-    return overlay(pixels, heatmap, scale, np.asarray(around_peak.resize((size[1], size[0]), Image.Resampling.NEAREST)))
-
-
 def write_evidence(path: Path, detector: Detector, image: ImageLike, found: Explanation) -> None:
     """Draw the explanation of ``image`` and write it as PNG."""
     drawn = draw_evidence(detector, image, found)
@@ -58,7 +39,7 @@ def write_evidence(path: Path, detector: Detector, image: ImageLike, found: Expl
 
 def draw_evidence(detector: Detector, image: ImageLike, found: Explanation) -> Image.Image:
     """The part with its map, the patch enlarged, what each layer says, and the normal patches with most weight."""
-    prediction: Prediction = detector.predict(image)
+    prediction = found.prediction or detector.predict(image)
     pixels = open_image(image).rgb8()
     sheet = _Sheet(2 * MARGIN + SHOWN * TILE + (SHOWN - 1) * GAP)
     y = sheet.text((MARGIN, MARGIN - 8), _short(found.source or "image", 3), 26) + 4

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from procon.model.storage import atomic_text
+from procon.files import atomic_text
 from procon.prediction import Prediction
 from procon.results.drift import Drift
-from procon.results.evidence import painted
-from procon.results.rendering import ColorScale
+from procon.results.rendering import ColorScale, painted
 from procon.vision.pictures import jpeg, shrink
 
 MOST_CARDS = 200  # a page of more pictures than this is no longer looked at, or mailed

@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from procon.detector import Detector
 from procon.errors import ImageError
-from procon.model.storage import atomic_path, atomic_text
+from procon.files import atomic_path, atomic_text
+from procon.model.verdict import Predictor
 from procon.prediction import Prediction
 from procon.results.coco import CocoFile
 from procon.results.drift import Drift, measure_drift
-from procon.results.evidence import color_scale, painted
 from procon.results.gallery import MOST_CARDS, Card, Mark, make_card, write_gallery
-from procon.results.rendering import ColorScale
+from procon.results.rendering import ColorScale, color_scale, painted
 from procon.vision.folders import inspection_images
 from procon.vision.images import open_image
 from procon.vision.pictures import shrink
@@ -30,7 +29,7 @@ COLUMNS = ("source", "score", "is_anomalous", "p_value", "threshold", "typical",
 
 
 @dataclass(frozen=True)
-class Row:
+class ScoredImage:
     """The outcome of one image."""
 
     name: str
@@ -57,13 +56,13 @@ class Row:
 class Outcome:
     """All rows of a run, in order."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ScoredImage] = field(default_factory=list)
     finished: bool = False
     drift: Drift | None = None
     """Whether the images have left the calibration of the model; None where it has none."""
 
     @property
-    def errors(self) -> list[Row]:
+    def errors(self) -> list[ScoredImage]:
         """Rows of images that could not be used."""
         return [row for row in self.rows if row.error is not None]
 
@@ -89,7 +88,7 @@ def find_images(paths: Sequence[Path]) -> list[tuple[str, Path]]:
 class Findings:
     """What is kept of the images scored so far: no maps, so there may be any number of them."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ScoredImage] = field(default_factory=list)
     cards: list[Card] = field(default_factory=list)
     """Those of the highest scores."""
     regions: CocoFile = field(default_factory=CocoFile)
@@ -108,14 +107,14 @@ class Findings:
 
 
 def inspect(
-    detector: Detector,
+    detector: Predictor,
     images: Sequence[tuple[str, Path]],
     out: Path | None = None,
     *,
     title: str = "ProCon",
     facts: Sequence[str] = (),
     coco: Path | None = None,
-    on_row: Callable[[Row], None] | None = None,
+    on_row: Callable[[ScoredImage], None] | None = None,
 ) -> Outcome:
     """Score ``images``; with ``out``, write scores.csv, scores.jsonl, summary.json, overlays/ and index.html there.
 
@@ -136,13 +135,13 @@ def inspect(
 
 
 def score_images(
-    detector: Detector,
+    detector: Predictor,
     images: Sequence[tuple[str, Path]],
     overlays: dict[str, str],
     found: Findings,
     out: Path | None,
     coco: bool,
-) -> Iterator[Row]:
+) -> Iterator[ScoredImage]:
     """Score ``images`` one by one, write the overlay of each below ``out``, and put the rest into ``found``."""
     scale = color_scale(detector)
     for row in _score(detector, images):
@@ -152,12 +151,12 @@ def score_images(
             found.keep([make_card(row.name, row.prediction, pixels, scale)])
         if coco and row.prediction is not None:
             found.regions.add(row.name, row.prediction)
-        found.rows.append(_without_map(row))
-        yield row
+        found.rows.append(_without_map(row))  # a full-size map of every image would fill the memory
+        yield found.rows[-1]
 
 
 def write_findings(
-    detector: Detector,
+    detector: Predictor,
     found: Findings,
     finished: bool,
     out: Path | None,
@@ -180,7 +179,7 @@ def write_findings(
     return outcome
 
 
-def find_drift(detector: Detector, rows: Sequence[Row]) -> Drift | None:
+def find_drift(detector: Predictor, rows: Sequence[ScoredImage]) -> Drift | None:
     """Whether the images have left the calibration of the model; None where it has none."""
     medians = getattr(detector.calibration, "medians", None)  # an exported model may be without
     if medians is None:
@@ -190,29 +189,29 @@ def find_drift(detector: Detector, rows: Sequence[Row]) -> Drift | None:
     return measure_drift(good, medians, len(found) - len(good))
 
 
-def _marks(rows: Sequence[Row]) -> list[Mark]:
+def _marks(rows: Sequence[ScoredImage]) -> list[Mark]:
     found = [(row.name, row.prediction) for row in rows if row.prediction is not None]
     return [Mark(name, prediction.score, prediction.is_anomalous) for name, prediction in found]
 
 
-def _score(detector: Detector, images: Sequence[tuple[str, Path]]) -> Iterator[Row]:
+def _score(detector: Predictor, images: Sequence[tuple[str, Path]]) -> Iterator[ScoredImage]:
     started = time.perf_counter()
     results = detector.predict_each(path for _, path in images)
     for (name, path), result in zip(images, results, strict=True):
         seconds = time.perf_counter() - started
         if isinstance(result, ImageError):
-            yield Row(name, str(path), seconds, error=str(result))
+            yield ScoredImage(name, str(path), seconds, error=str(result))
         else:
-            yield Row(name, str(path), seconds, prediction=result)
+            yield ScoredImage(name, str(path), seconds, prediction=result)
         started = time.perf_counter()
 
 
-def _without_map(row: Row) -> Row:
+def _without_map(row: ScoredImage) -> ScoredImage:
     """A row that can be kept for a hundred thousand images."""
     if row.prediction is None:
         return row
     empty = np.zeros((0, 0), np.float32)
-    return Row(row.name, row.source, row.seconds, Prediction(**{**vars(row.prediction), "heatmap": empty}))
+    return ScoredImage(row.name, row.source, row.seconds, Prediction(**{**vars(row.prediction), "heatmap": empty}))
 
 
 def overlay_names(names: Sequence[str]) -> dict[str, str]:
@@ -228,7 +227,7 @@ def _write_overlay(path: Path, prediction: Prediction, pixels: Any, scale: Color
         Image.fromarray(painted(small, prediction, scale)).save(temporary, "PNG")
 
 
-def _write_tables(out: Path, rows: Sequence[Row]) -> None:
+def _write_tables(out: Path, rows: Sequence[ScoredImage]) -> None:
     with atomic_text(out / "scores.csv") as stream:
         writer = csv.DictWriter(stream, COLUMNS)
         writer.writeheader()
@@ -237,7 +236,7 @@ def _write_tables(out: Path, rows: Sequence[Row]) -> None:
         stream.writelines(json.dumps(row.to_dict()) + "\n" for row in rows)
 
 
-def _write_summary(out: Path, detector: Detector, outcome: Outcome) -> None:
+def _write_summary(out: Path, detector: Predictor, outcome: Outcome) -> None:
     """The run in one object, as JSON and as a table of one line, so that runs can be put under each other."""
     known, drift = detector.calibration, outcome.drift  # that of an exported model knows less
     summary = {

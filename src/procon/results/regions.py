@@ -4,20 +4,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
+from procon.method.regions import label_areas
 from procon.prediction import Region
-
-_TOUCHING = np.ones((3, 3), int)  # diagonal neighbours belong together
 
 
 def region_mask(heatmap: NDArray[np.float32], region: Region) -> NDArray[np.bool_]:
     """The pixels of a region that was found on ``heatmap``: [H, W] of its image."""
     left, top, right, bottom = region.box
     inside = heatmap[top:bottom, left:right]
-    labels, count = ndimage.label(inside > region.level, _TOUCHING)
-    for number in range(1, count + 1):  # a box may hold other areas too; this one has the peak and the size
-        area = labels == number
+    for area in label_areas(inside > region.level):  # a box may hold other areas too; this one has the peak and size
         if np.count_nonzero(area) == region.area and float(inside[area].max()) == region.peak:
             mask = np.zeros(heatmap.shape, np.bool_)
             mask[top:bottom, left:right] = area

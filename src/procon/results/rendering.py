@@ -4,7 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
+from PIL import Image
+
+from procon.model.verdict import Predictor
+from procon.prediction import Prediction
+from procon.results.regions import region_mask
+from procon.vision.pictures import shrink_map
 
 # Colour and opacity by level: 0 is a typical good patch, 1 the pixel threshold of the model. Below the first stop the
 # part is left as it is, so that good parts do not glow.
@@ -30,6 +35,23 @@ class ColorScale:
         return np.asarray((heatmap - self.typical) / span, np.float32)
 
 
+def color_scale(model: Predictor) -> ColorScale:
+    """The colours of a model; without calibration, those of unit vectors at a typical residual."""
+    good = model.calibration
+    return ColorScale(good.typical, good.pixel_threshold) if good else ColorScale(0.4, 0.8)
+
+
+def painted(pixels: NDArray[np.uint8], prediction: Prediction, scale: ColorScale) -> NDArray[np.uint8]:
+    """The part at any size, with the heat map and the outlines of the regions of its prediction."""
+    height, width = pixels.shape[:2]
+    heatmap = shrink_map(prediction.heatmap, (height, width))
+    limit, regions = prediction.pixel_threshold, prediction.regions
+    if limit is None or not regions or regions[0].level >= limit:
+        return overlay(pixels, heatmap, scale)
+    around_peak = Image.fromarray(region_mask(prediction.heatmap, regions[0]))
+    return overlay(pixels, heatmap, scale, np.asarray(around_peak.resize((width, height), Image.Resampling.NEAREST)))
+
+
 def overlay(
     pixels: NDArray[np.uint8],
     heatmap: NDArray[np.float32],
@@ -44,7 +66,7 @@ def overlay(
     above = scale.level(heatmap) > 1 if above is None else above
     if above.any():
         width = max(1, round(max(above.shape) / 400))
-        edge = above & ~ndimage.binary_erosion(above, iterations=width, border_value=1)
+        edge = above & ~erode(above, width)
         painted[edge] = _OUTLINE
     return painted
 
@@ -55,3 +77,11 @@ def paint(pixels: NDArray[np.uint8], heatmap: NDArray[np.float32], scale: ColorS
     opacity = np.interp(level, _STOPS, _OPACITY).astype(np.float32)[:, :, None]
     color = np.stack([np.interp(level, _STOPS, _COLORS[:, channel]) for channel in range(3)], axis=2)
     return np.asarray((pixels * (1 - opacity) + color * opacity).clip(0, 255), np.uint8)
+
+
+def erode(mask: NDArray[np.bool_], steps: int) -> NDArray[np.bool_]:
+    """A mask [H, W] without its outermost pixels, so many steps deep; the border of the picture does not count."""
+    for _ in range(steps):
+        padded = np.pad(mask, 1, constant_values=True)
+        mask = mask & padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    return mask

@@ -35,7 +35,7 @@ def write_suspects(path: Path, detector: Detector, ranked: Sequence[Suspect], li
         "The number of an image is how many spreads its score lies above the median of the others, scored without its "
         "own anchors and without those of other suspects.",
         "A suspect may be a defect, or a good part of a kind that is rare among these images: look before leaving it "
-        "out. Leave out: procon fit --leave-out-suspects, or procon forget MODEL IMAGE.",
+        "out. Leave out: procon fit --suspects leave-out, or procon forget MODEL IMAGE.",
     ]
     marks = [Mark(suspect.image, suspect.excess, suspect.flagged) for suspect in ranked]
     write_gallery(path, "Suspects among the training images", cards, marks, limit, facts)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from procon.config import Config
+from procon.config import Config, refuse
 from procon.detector import Detector
 from procon.errors import ConfigError
 from procon.model.calibration import Calibration, GoodScore
@@ -104,15 +104,7 @@ def fit_family(
 def _refuse(config: Config, images: int, shards: int) -> None:
     if not 1 <= shards <= images:
         raise ConfigError(f"shards must be from 1 to the number of images {images}, got {shards}")
-    allowed = {
-        "coreset": ("k-center",),
-        "normalization": ("none", "robust"),  # these and the next need all features once more, in one place
-        "score_relative_to": ("nothing",),
-        "map_offset": ("none",),
-    }
-    for name, known in allowed.items():
-        if getattr(config, name) not in known:
-            raise ConfigError(f"with shards, {name} must be {' or '.join(known)}, got {getattr(config, name)!r}")
+    refuse(config, "shards")
 
 
 def _join(

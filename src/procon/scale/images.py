@@ -11,7 +11,7 @@ from typing import Any
 
 from procon.deploy import load_any
 from procon.model.training import Progress
-from procon.results.inspection import Findings, Outcome, Row, overlay_names, score_images, write_findings
+from procon.results.inspection import Findings, Outcome, ScoredImage, overlay_names, score_images, write_findings
 from procon.scale.cluster import Unit, WorkerProgress, Workers, cut, values
 
 SHARD = 64
@@ -30,7 +30,7 @@ def inspect_on(
     title: str = "ProCon",
     facts: Sequence[str] = (),
     coco: Path | None = None,
-    on_row: Callable[[Row], None] | None = None,
+    on_row: Callable[[ScoredImage], None] | None = None,
     shard: int = SHARD,
 ) -> Outcome:
     """:func:`procon.results.inspection.inspect` by ``workers``; ``detector`` is ``model`` as this process loaded it."""
@@ -50,10 +50,12 @@ def inspect_on(
     try:
         for _, (number, findings) in values(workers.run(units, progress)):
             done[number] = findings
-            while following in done:  # rows are told in order, however they come
-                for row in done[following].rows:
-                    if on_row is not None:
+            while following in done:  # in the order of the images; a shard's pictures go as soon as it is joined
+                shard_findings = done.pop(following)
+                if on_row is not None:
+                    for row in shard_findings.rows:
                         on_row(row)
+                found.join(shard_findings)
                 following += 1
         finished = True
     finally:

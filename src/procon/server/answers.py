@@ -13,9 +13,8 @@ from procon.detector import Detector
 from procon.model.calibration import Calibration
 from procon.model.history import Change
 from procon.prediction import Explanation, Prediction
-from procon.results.evidence import color_scale
 from procon.results.inspection import OVERLAY_SIDE
-from procon.results.rendering import overlay
+from procon.results.rendering import color_scale, overlay
 from procon.server import crops
 from procon.server.models import Entry, Model
 from procon.server.process import Progress

@@ -19,10 +19,11 @@ from procon.deploy import Runtime
 from procon.deploy.manifest import MANIFEST, is_exported
 from procon.detector import Detector
 from procon.errors import ProconError
+from procon.files import atomic_path
 from procon.model.calibration import Calibration
 from procon.model.file import calibration_of
 from procon.model.history import Change
-from procon.model.storage import atomic_path, read_metadata
+from procon.model.storage import read_metadata
 from procon.server.refusal import Redactor, Refusal
 from procon.server.settings import ENDING, NAME_PATTERN
 from procon.server.uploads import sync_folder

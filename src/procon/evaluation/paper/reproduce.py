@@ -12,7 +12,7 @@ from procon.evaluation.paper.results import SPM, Result, fill_table, hardest, kn
 from procon.evaluation.paper.tables import TABLES, Row, Table, build_table
 from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
 from procon.evaluation.runs.raw import Run
-from procon.model.storage import atomic_text
+from procon.files import atomic_text
 
 PROTOCOL = "protocol"
 NAMES = (*TABLES, PROTOCOL)

@@ -21,7 +21,7 @@ from procon.evaluation.report.charts import safe_text
 from procon.evaluation.report.lineup import featured, measured, other_systems, title_of
 from procon.evaluation.report.views import View, look
 from procon.evaluation.runs.raw import Run, variant_name
-from procon.model.storage import atomic_text
+from procon.files import atomic_text
 
 PICTURES = 6_500_000
 """Bytes of pictures on a page, so that it can be mailed."""

@@ -17,7 +17,7 @@ from procon.evaluation.report.lineup import known_titles, layer_variants, main_v
 from procon.evaluation.report.pictures import Bools, Pixels, plain, seen, truth
 from procon.evaluation.report.views import look
 from procon.evaluation.runs.raw import Raw, Run
-from procon.model.storage import atomic_path, atomic_text
+from procon.files import atomic_path, atomic_text
 
 ROWS = 5
 """Examples in a figure, unless they are given."""

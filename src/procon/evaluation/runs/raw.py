@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from procon.config import Config
+from procon.config import Config, refuse
 from procon.errors import ConfigError
 from procon.evaluation.data.datasets import Dataset, Sample, open_dataset, read_mask
 from procon.evaluation.metrics import Metrics, evaluate
 from procon.evaluation.runs.sweep import Scored, Sweep
 from procon.evaluation.runs.tokens import TokenCache
+from procon.files import atomic_path, atomic_text
 from procon.method.maps import pixel_map
-from procon.model.storage import atomic_path, atomic_text
 from procon.vision.backbone import Backbone
 from procon.vision.images import crop_origin
 
@@ -264,6 +264,7 @@ class Run:
         """The variants that have no raw results yet, by name."""
         wanted = {variant_name(config): config for config in variants}
         for config in wanted.values():
+            refuse(config, "bench")
             if any(getattr(config, name) != getattr(self.base, name) for name in SHARED):
                 raise ConfigError(f"variants of a run must share {', '.join(SHARED)}")
         return {name: config for name, config in wanted.items() if not self.has(category, config)}

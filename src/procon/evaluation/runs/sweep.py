@@ -21,13 +21,13 @@ from torch import Tensor
 from procon.config import Config
 from procon.errors import ConfigError
 from procon.evaluation.runs.tokens import TokenCache
+from procon.files import atomic_path
 from procon.method.consensus import bank_consensus, lower_quartile, median, top_mean
 from procon.method.neighbors import nearest_in_banks
 from procon.method.score import divide, fuse_layers, layer_scales, read_layer, read_layers, read_neighbors, shift
 from procon.model.features import Embedding
 from procon.model.memory import LayerMemory, Memory
 from procon.model.selection import coreset_size, gather_layer, select_anchors, selection_grid
-from procon.model.storage import atomic_path
 from procon.model.store import IN_RAM_BYTES, FeatureStore
 from procon.model.training import TrainingImage
 from procon.vision.weights import Architecture

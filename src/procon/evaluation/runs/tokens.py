@@ -13,8 +13,8 @@ from torch import Tensor
 
 from procon.config import Config
 from procon.errors import ImageError
+from procon.files import atomic_text
 from procon.model.features import Extractor
-from procon.model.storage import atomic_text
 from procon.vision.backbone import Backbone
 
 _SAVE_EVERY = 8  # images between two notes of how far we are
