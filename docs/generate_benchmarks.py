@@ -62,7 +62,7 @@ REPRODUCE = (
 SUSPECTS = (
     "Defective test images are mixed into the training images, 5, 10 and 20 % of them, and the rest of the test set is "
     "scored (5 % coreset, five banks, ViT-S/14 of Depth Anything V2, means over the seeds). *as it is* is a plain "
-    "fit; *without suspects* is `procon fit --leave-out-suspects`; *density-biased pruning* is the method that "
+    "fit; *without suspects* is `procon fit --suspects leave-out`; *density-biased pruning* is the method that "
     "failed in the paper; *good images alone* is the result of a perfect cleaning. The limit above which an image is a "
     "suspect was chosen on these two categories."
 )

@@ -262,7 +262,7 @@ def forget(page: Page, detector: Detector, walk: Walk, tale: Tale) -> None:
     walk.forgotten = suspects[0].image
     seen = ", which also appears in the picture of step 4" if walk.forgotten in walk.evidence else ""
     page.say(
-        "(`procon fit --suspects` prints the same list after a fit and writes a page of pictures.) "
+        "(`procon fit --suspects list` prints the same list after a fit and writes a page of pictures.) "
         f"The first is `{walk.forgotten}`{seen}. {tale.forgotten} While it is in the memory, it counts as good, "
         "and so does everything that looks like it. Forgetting it removes every patch that came from it:"
     )
