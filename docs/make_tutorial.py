@@ -24,7 +24,8 @@ from tutorial_parts import Tale, copy_own, render_flanges
 from procon import Config, Detector, Prediction
 from procon.cli.flags import SETTINGS
 from procon.demo.parts import DEFECT_KINDS
-from procon.results.rendering import ColorScale, color_scale
+from procon.results.evidence import color_scale
+from procon.results.rendering import ColorScale
 
 EVIDENCE_WIDTH = 1000  # pixels
 

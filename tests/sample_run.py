@@ -11,7 +11,7 @@ from PIL import Image
 from procon import Config
 from procon.evaluation.data.datasets import Sample, open_dataset
 from procon.evaluation.runs.raw import Run, variant_name
-from procon.evaluation.runs.sweep import Scored
+from procon.evaluation.runs.sweep import VariantScores
 from tests.conftest import part_pixels
 
 SIZE = 56  # pixels of a map: 4 x 4 patches
@@ -41,14 +41,14 @@ def write_images(root: Path, categories: Sequence[str], names: Mapping[int, str]
                     Image.fromarray(mask).save(stream, "PNG")
 
 
-def made_scores(samples: Sequence[Sample], seed: int) -> Scored:
+def made_scores(samples: Sequence[Sample], seed: int) -> VariantScores:
     """Maps [N, 4, 4] with a bump where the larger defect is, and scores that overlap a little."""
     random = np.random.default_rng(seed)
     maps = random.uniform(0.2, 0.4, (len(samples), 4, 4)).astype(np.float32)
     for index, sample in enumerate(samples):
         if sample.defective:
             maps[index, 1:3, 1:3] += random.uniform(0.0, 0.5)
-    return Scored(maps.reshape(len(samples), -1).max(axis=1), maps)
+    return VariantScores(maps.reshape(len(samples), -1).max(axis=1), maps)
 
 
 def make_run(

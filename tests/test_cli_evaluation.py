@@ -96,6 +96,31 @@ def test_errors_say_what_to_do(
         assert "Traceback" not in err
 
 
+def test_settings_that_a_run_would_ignore_are_refused_before_any_work(
+    procon: Command, data: Path, small: list[str], shared: list[str], tmp_path: Path
+) -> None:
+    pad = "aspect must be 'stretch' in benchmark runs: their masks and maps fill the input, got 'pad'; use image_size"
+    rate = "false_alarm_rate must be left out in benchmark runs: their metrics use no threshold, got 0.2"
+    for arguments, text in (
+        (("bench", "folder", "--root", data, *small, "--set", "aspect=pad"), pad),
+        (("eval", data, *small, "--set", "aspect=pad"), pad),
+        (("reproduce", "banks", "--root", data, *shared, "--set", "aspect=pad"), pad),
+        (("eval", data, *small, "--set", "false_alarm_rate=0.2"), rate),
+    ):
+        code, _, err = procon(*arguments, *(() if arguments[0] == "reproduce" else ("-o", tmp_path / "run")))
+        assert code == 2
+        assert text in " ".join(err.split())
+    assert not (tmp_path / "run").exists() and not (tmp_path / "runs").exists()
+
+
+def test_bench_keeps_the_bank_seed_that_was_given(
+    procon: Command, data: Path, small: list[str], tmp_path: Path
+) -> None:
+    code, _, err = procon("eval", data, "-o", tmp_path / "run", "--categories", "tubes", "--set", "bank_seed=7", *small)
+    assert code == 0, err
+    assert [path.name.split("+")[0] for path in (tmp_path / "run/raw/tubes").iterdir()] == ["bank_seed=7"]
+
+
 def test_reproduce_prints_and_writes_tables(procon: Command, tmp_path: Path, deep_backbone: Path) -> None:
     data = tmp_path / "tubes"
     make_category(data, 0, good=60)  # 1 % of fewer would leave banks without anchors for leaving one image out

@@ -5,9 +5,17 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from procon.demo.parts import DEFECT_KINDS, KINDS, render_part, render_set, write_set
+from procon.demo.parts import DEFECT_KINDS, KINDS, Part, plan_set, render_part, write_set
 
 SIZE = 160  # pixels; enough to resolve the thinnest scratch
+
+
+def render_set(train: int, good: int, defects_per_kind: int, seed: int) -> tuple[list[Part], list[Part]]:
+    """The training parts and the test parts of a set."""
+    parts: dict[str, list[Part]] = {"train": [], "test": []}
+    for split, kind, name, part_seed in plan_set(train, good, defects_per_kind, seed):
+        parts[split].append(render_part(kind, part_seed, 64, name))
+    return parts["train"], parts["test"]
 
 
 def test_the_same_seed_gives_the_same_bytes_whatever_ran_before() -> None:
@@ -58,14 +66,14 @@ def test_the_mask_is_where_the_picture_differs_from_its_good_twin(kind: str, see
 
 
 def test_a_set_has_every_group_and_a_larger_one_extends_it() -> None:
-    train, test = render_set(2, 1, 1, seed=4, size=64)
+    train, test = render_set(2, 1, 1, seed=4)
     assert [(p.name, p.kind) for p in train] == [("000", "good"), ("001", "good")]
     assert [(p.name, p.kind) for p in test] == [("000", kind) for kind in KINDS]
     pictures = {p.image.tobytes() for p in train + test}
     assert len(pictures) == len(train) + len(test)
-    larger, _ = render_set(3, 0, 0, seed=4, size=64)
+    larger, _ = render_set(3, 0, 0, seed=4)
     assert [p.image.tobytes() for p in larger[:2]] == [p.image.tobytes() for p in train]
-    other, _ = render_set(1, 0, 0, seed=5, size=64)
+    other, _ = render_set(1, 0, 0, seed=5)
     assert other[0].image.tobytes() != train[0].image.tobytes()
 
 
@@ -81,7 +89,7 @@ def test_the_written_tree_and_writing_over_it(tmp_path: Path) -> None:
     expected |= {f"ground_truth/{kind}/000_mask.png" for kind in DEFECT_KINDS}
     assert set(first) == expected
 
-    _, test = render_set(0, 1, 1, seed=7, size=64)
+    _, test = render_set(0, 1, 1, seed=7)
     for part in test[1:]:
         mask = np.asarray(Image.open(tmp_path / "ground_truth" / part.kind / "000_mask.png"))
         assert mask.dtype == np.uint8
@@ -110,7 +118,7 @@ def test_a_bad_part_is_refused(kind: str, seed: int, size: int, message: str) ->
 
 def test_a_bad_set_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"train must be .*, got -1"):
-        render_set(-1, 0, 0)
+        plan_set(-1, 0, 0)
     with pytest.raises(ValueError, match=r"defects_per_kind must be .*, got 1.5"):
         write_set(tmp_path, train=1, good=1, defects_per_kind=1.5)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())

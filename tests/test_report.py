@@ -26,7 +26,7 @@ from procon.evaluation.report.build import write_report
 from procon.evaluation.report.lineup import featured, main_variant, measured, open_run
 from procon.evaluation.report.views import look
 from procon.evaluation.runs.raw import Run
-from procon.evaluation.runs.sweep import Scored
+from procon.evaluation.runs.sweep import VariantScores
 from tests.sample_run import BASE, PROCON, SIZE, add_variant, make_run
 
 NAME = "coreset_ratio=0.01"
@@ -250,7 +250,7 @@ def test_a_variant_of_one_category_only_is_said_to_be_missing_on_the_other(tmp_p
 def test_results_of_another_system_join_under_its_name(tmp_path: Path) -> None:
     run = make_run(tmp_path, categories=("flange",))
     samples = run.dataset.category("flange").test
-    theirs = Scored(
+    theirs = VariantScores(
         np.arange(len(samples), dtype=np.float32), np.random.default_rng(0).random((len(samples), 30, 40), np.float32)
     )
     run.write("flange", "anomalib-patchcore", theirs, samples, {"system": "anomalib PatchCore", "size": [30, 40]})
@@ -263,7 +263,7 @@ def test_results_of_another_system_join_under_its_name(tmp_path: Path) -> None:
 def test_all_other_systems_have_pictures_and_names_of_their_own(tmp_path: Path) -> None:
     run = make_run(tmp_path, categories=("flange",))
     samples = run.dataset.category("flange").test
-    theirs = Scored(np.arange(len(samples), dtype=np.float32), np.ones((len(samples), 30, 40), np.float32))
+    theirs = VariantScores(np.arange(len(samples), dtype=np.float32), np.ones((len(samples), 30, 40), np.float32))
     for name in ("PaDiM", "PatchCore", "PatchCore-lite", "SuperADD", "RD", "CFA"):
         about = {"system": f"anomalib {name.removesuffix('-lite')}", "backbone": f"weights of {name}", "size": [30, 40]}
         run.write("flange", name, theirs, samples, about)
@@ -487,7 +487,7 @@ def test_bars_are_as_tall_as_their_counts() -> None:
 
 
 def test_a_curve_ends_at_the_frame() -> None:
-    curve = charts.Curve("area 0.5", np.array([0.0, 0.2, 1.0]), np.array([0.0, 0.5, 1.0]))
+    curve = charts.ChartLine("area 0.5", np.array([0.0, 0.2, 1.0]), np.array([0.0, 0.5, 1.0]))
     svg = charts.curve_chart("PRO", [curve], "x", "y", right=0.6)
     points = re.findall(r'd="(M[^"]*)"', svg)[0]
     assert points.startswith(f"M{charts.LEFT} {charts.BOTTOM}L")
@@ -497,7 +497,7 @@ def test_a_curve_ends_at_the_frame() -> None:
 
 
 def test_steps_go_up_before_they_go_on() -> None:
-    curve = charts.Curve("AP", np.array([0.0, 0.5, 1.0]), np.array([1.0, 1.0, 0.5]), steps=True)
+    curve = charts.ChartLine("AP", np.array([0.0, 0.5, 1.0]), np.array([1.0, 1.0, 0.5]), steps=True)
     path = re.findall(r'd="(M[^"]*)"', charts.curve_chart("PR", [curve], "x", "y"))[0]
     middle, bottom = (charts.LEFT + charts.RIGHT) / 2, (charts.TOP + charts.BOTTOM) / 2
     assert path == f"M{charts.LEFT} {charts.TOP}V{charts.TOP}H{middle:g}V{bottom:g}H{charts.RIGHT}"

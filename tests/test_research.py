@@ -26,7 +26,7 @@ from research.leaderboard import (
     samples_of,
     score_metrics,
 )
-from research.readouts import Neighborhood, Normal, Readout, normal_statistics, read, residuals
+from research.readouts import Neighborhood, Normal, PatchReadout, normal_statistics, read_patches, residuals
 from tests import reference
 from tests.conftest import part_pixels, tiny_config
 from tests.layers import soft_residual
@@ -90,27 +90,29 @@ def test_the_soft_residual_is_that_of_the_method(
     torch.testing.assert_close(weights.sum(dim=2), torch.ones(IMAGES, PATCHES))
     for image in range(IMAGES):
         torch.testing.assert_close(values[image], soft_residual(patches[image], anchors, K), rtol=1e-4, atol=1e-6)
-    fewer = Readout(neighbors=2)
-    torch.testing.assert_close(read(near, fewer)[0], soft_residual(patches[0], anchors, 2), rtol=1e-4, atol=1e-6)
+    fewer = PatchReadout(neighbors=2)
+    torch.testing.assert_close(
+        read_patches(near, fewer)[0], soft_residual(patches[0], anchors, 2), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_a_relative_readout_divides_by_the_level_of_anchors_or_positions(near: Neighborhood) -> None:
     normal = Normal(torch.linspace(0.5, 2, ANCHORS), torch.linspace(1, 3, PATCHES))
     values, weights = residuals(near, "soft")
     levels = (weights * normal.anchors[near.rows]).sum(dim=2)
-    plain = Readout(neighbors=K)
+    plain = PatchReadout(neighbors=K)
     for power in (0.5, 1.0):
-        by_anchor = Readout(neighbors=K, relative_to="anchors", power=power)
-        torch.testing.assert_close(read(near, by_anchor, normal), values / levels**power)
-        by_place = Readout(neighbors=K, relative_to="positions", power=power)
-        torch.testing.assert_close(read(near, by_place, normal), values / normal.positions**power)
-    torch.testing.assert_close(read(near, plain, normal), values)
+        by_anchor = PatchReadout(neighbors=K, relative_to="anchors", power=power)
+        torch.testing.assert_close(read_patches(near, by_anchor, normal), values / levels**power)
+        by_place = PatchReadout(neighbors=K, relative_to="positions", power=power)
+        torch.testing.assert_close(read_patches(near, by_place, normal), values / normal.positions**power)
+    torch.testing.assert_close(read_patches(near, plain, normal), values)
     with pytest.raises(ValueError, match="needs normal statistics, got None"):
-        read(near, Readout(relative_to="anchors"))
+        read_patches(near, PatchReadout(relative_to="anchors"))
 
 
 def test_normal_levels_are_those_of_plain_loops(near: Neighborhood) -> None:
-    readout = Readout(neighbors=K, relative_to="anchors", statistic="high", shrinkage=3.0)
+    readout = PatchReadout(neighbors=K, relative_to="anchors", statistic="high", shrinkage=3.0)
     found = normal_statistics(near, readout, ANCHORS)
     values, weights = (part.double().numpy() for part in residuals(near, "soft"))
     overall = float(values.mean()), float(np.square(values).mean())
@@ -122,7 +124,7 @@ def test_normal_levels_are_those_of_plain_loops(near: Neighborhood) -> None:
     for place in range(PATCHES):
         expected = reference.normal_level(list(values[:, place]), [1.0] * IMAGES, overall, 3.0)
         assert float(found.positions[place]) == pytest.approx(expected, rel=1e-5)
-    mean = normal_statistics(near, Readout(neighbors=K, shrinkage=0.0), ANCHORS)
+    mean = normal_statistics(near, PatchReadout(neighbors=K, shrinkage=0.0), ANCHORS)
     assert mean.positions.tolist() == pytest.approx(list(values.mean(axis=0)), rel=1e-5)
 
 
@@ -174,7 +176,7 @@ def test_the_paper_as_a_reading_is_the_detector(category: Category, tiny_backbon
 
 
 def test_the_recipe_as_a_reading_is_config_best(category: Category, tiny_backbone: Path) -> None:
-    high = Readout(relative_to="anchors", statistic="high")
+    high = PatchReadout(relative_to="anchors", statistic="high")
     for_map, for_score = tiny_reading(less_median=1.0, typical=0.25), tiny_reading(readout=high)
     values = run_bench(category, tiny_backbone, for_map, for_score)
     settings = {"score_relative_to": "anchors", "map_offset": "quartile", "num_neighbors": 5}
@@ -190,7 +192,7 @@ def test_the_recipe_as_a_reading_is_config_best(category: Category, tiny_backbon
 
 
 def test_readings_do_not_depend_on_their_company(category: Category, tiny_backbone: Path) -> None:
-    relative = Readout(relative_to="anchors")
+    relative = PatchReadout(relative_to="anchors")
     readings = [
         tiny_reading(),
         tiny_reading(readout=relative, banks=1),

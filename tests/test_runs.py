@@ -20,10 +20,10 @@ from procon.evaluation.metrics import evaluate
 from procon.evaluation.paper.protocol import judge
 from procon.evaluation.paper.reproduce import NAMES, bench, choose_categories, protocol, reproduce
 from procon.evaluation.paper.results import Cell, Line, Result, as_records, fill_table, row_config
-from procon.evaluation.paper.tables import BOTTOM_3, POOL, TABLES, Row, Table, build_table, published
+from procon.evaluation.paper.tables import BOTTOM_3, POOL, TABLES, Table, TableRow, build_table, published
 from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
 from procon.evaluation.runs.raw import SHARED, Raw, Run, variant_name
-from procon.evaluation.runs.sweep import Scored
+from procon.evaluation.runs.sweep import VariantScores
 from procon.vision.backbone import Backbone
 from tests.conftest import part_pixels, tiny_config
 
@@ -107,7 +107,7 @@ def test_metrics_come_from_the_raw_file_and_follow_it(run: Run, small: dict[str,
     expected = evaluate(raw.scores, raw.labels, [raw.pixel_map(index) for index in range(6)], masks)
     assert dict(found) == dict(expected)
     assert dict(run.measure("tubes", name)) == dict(found)  # now from the file beside it
-    worse = Scored(-raw.scores, raw.maps)
+    worse = VariantScores(-raw.scores, raw.maps)
     run.write("tubes", name, worse, raw.samples, raw.about)
     assert run.measure("tubes", name)["i_auroc"] == 1 - found["i_auroc"]
 
@@ -116,7 +116,7 @@ def test_undefined_metrics_survive_the_way_through_the_file(run: Run, small: dic
     config = replace(run.base, **small)
     run.compute("tubes", [config], CPU, ignore)
     raw = run.load("tubes", variant_name(config))
-    run.write("tubes", "good-only", Scored(raw.scores[:3], raw.maps[:3]), raw.samples[:3], raw.about)
+    run.write("tubes", "good-only", VariantScores(raw.scores[:3], raw.maps[:3]), raw.samples[:3], raw.about)
     for _ in range(2):
         found = run.measure("tubes", "good-only")
         assert math.isnan(found["i_auroc"])
@@ -146,7 +146,9 @@ def test_maps_at_pixel_size_are_taken_as_they_are(run: Run, data: Path) -> None:
     """Another system has no patches: it writes whole maps."""
     samples = run.dataset.category("tubes").test
     maps = np.random.default_rng(0).random((6, 20, 30), np.float32)
-    run.write("tubes", "peer", Scored(maps.max(axis=(1, 2)), maps), samples, {"size": (20, 30), "system": "peer"})
+    run.write(
+        "tubes", "peer", VariantScores(maps.max(axis=(1, 2)), maps), samples, {"size": (20, 30), "system": "peer"}
+    )
     raw = run.load("tubes", "peer")
     assert np.array_equal(raw.pixel_map(4), maps[4])
     mask = raw.mask(4)
@@ -270,7 +272,7 @@ def fake(run: Run, configs: list[Config], quality: float, categories: tuple[str,
             maps = random.random((len(samples), 5, 5), np.float32)
             scores = np.array([quality * sample.defective for sample in samples], np.float32) + maps[:, 0, 0]
             about = {"size": (70, 70), "blur_sigma": 4.0}
-            run.write(category, variant_name(config), Scored(scores, maps), samples, about)
+            run.write(category, variant_name(config), VariantScores(scores, maps), samples, about)
 
 
 def test_the_tables_of_the_issue_are_there() -> None:
@@ -379,12 +381,12 @@ def test_reproduce_runs_what_is_missing_and_writes_the_tables(
 ) -> None:
     """With a backbone of four blocks the paper's layers do not exist, so the tables are small ones of the same form."""
     tables = {
-        "banks": lambda _: Table("banks", "Banks", tuple(Row(f"B = {b}", {**small, "banks": b}) for b in (1, 2))),
-        "pools": lambda _: Table("pools", "Pools", (Row("{-1, -3}", small),), subset=True),
+        "banks": lambda _: Table("banks", "Banks", tuple(TableRow(f"B = {b}", {**small, "banks": b}) for b in (1, 2))),
+        "pools": lambda _: Table("pools", "Pools", (TableRow("{-1, -3}", small),), subset=True),
     }
     monkeypatch.setattr("procon.evaluation.paper.reproduce.TABLES", tables)
     monkeypatch.setattr("procon.evaluation.paper.tables.TABLES", tables)
-    monkeypatch.setattr("procon.evaluation.paper.reproduce.SPM", Row("SPM", {**small, "layer_fusion": "concat"}))
+    monkeypatch.setattr("procon.evaluation.paper.reproduce.SPM", TableRow("SPM", {**small, "layer_fusion": "concat"}))
     heard: list[tuple[str, str]] = []
     results = reproduce(
         run, ["pools", "banks"], run.dataset.categories, CPU, lambda c, stage, *_: heard.append((c, stage))
@@ -405,7 +407,7 @@ def test_bench_compares_with_the_paper_only_at_its_operating_point(
     assert [line.label for line in result.lines] == ["metal_plate", "tubes", "Mean"]
     assert all(cell.paper is None for line in result.lines for cell in line.cells.values())
     final = {**small, "coreset_ratio": 0.3}
-    table = Table("per-category", "Categories", (Row("ProCon", final),), ("i_auroc", "p_ap"), per_category=True)
+    table = Table("per-category", "Categories", (TableRow("ProCon", final),), ("i_auroc", "p_ap"), per_category=True)
     monkeypatch.setattr("procon.evaluation.paper.reproduce.build_table", lambda *_: table)
     result = bench(run, replace(run.base, **small), run.dataset.categories, CPU, ignore)
     assert result.name == "per-category"

@@ -1,9 +1,9 @@
 """Work cut into units gives the files of work done in one piece. Here without a cluster; see test_ray.py."""
 
+import gc
 import itertools
 import json
 import re
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ from PIL import Image
 from procon import ConfigError, Detector, ImageError, ProconError
 from procon.errors import MissingExtraError
 from procon.evaluation.paper.reproduce import reproduce
-from procon.evaluation.paper.tables import Row, Table
+from procon.evaluation.paper.tables import Table, TableRow
 from procon.method.coreset import to_grid
 from procon.model.selection import select_anchors
 from procon.prediction import Prediction
 from procon.results.coco import CocoFile
+from procon.results.gallery import Card
 from procon.results.inspection import ScoredImage as Scored
 from procon.results.inspection import find_images, inspect
 from procon.scale import cluster
@@ -133,14 +134,14 @@ def test_the_tables_of_reproduce_do_not_depend_on_who_computes(
     data: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small: dict[str, Any] = {"layers": (-1, -3), "coreset_ratio": 0.3, "num_neighbors": 3}
-    rows = tuple(Row(f"B = {banks}", {**small, "banks": banks}) for banks in (1, 2))
+    rows = tuple(TableRow(f"B = {banks}", {**small, "banks": banks}) for banks in (1, 2))
     tables = {
         "banks": lambda _: Table("banks", "Banks", rows),
         "pools": lambda _: Table("pools", "Pools", rows[:1], subset=True),
     }
     monkeypatch.setattr("procon.evaluation.paper.reproduce.TABLES", tables)
     monkeypatch.setattr("procon.evaluation.paper.tables.TABLES", tables)
-    monkeypatch.setattr("procon.evaluation.paper.reproduce.SPM", Row("SPM", {**small, "layer_fusion": "concat"}))
+    monkeypatch.setattr("procon.evaluation.paper.reproduce.SPM", TableRow("SPM", {**small, "layer_fusion": "concat"}))
     written = []
     for name, compute in (("alone", None), ("cut", compute_on(Wide("cpu"), ignore))):
         run = make_run(tmp_path / name, data, tiny_backbone)
@@ -223,23 +224,27 @@ def test_rows_are_told_in_order_and_kept_when_interrupted(
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["finished"] is False
 
 
-def test_the_pictures_of_a_shard_are_not_kept_once_it_is_joined(
-    detector: Detector, model: Path, pictures: Path, tmp_path: Path
+def test_pictures_of_the_page_are_not_all_held_in_memory(
+    detector: Detector, model: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alive: list[weakref.ref[Any]] = []
-    most = 0
+    """Whatever the order in which shards finish: those that the page shows, and those of the shard that just came."""
+    alive: list[int] = []
 
-    class Counted(Here):
+    class Backwards(Here):
         def run(self, units: Any, progress: Any) -> Any:
-            nonlocal most
-            for done in super().run(units, progress):
-                alive.append(weakref.ref(done.value[1]))
+            for done in super().run(reversed(list(units)), progress):
                 yield done
-                del done
-                most = max(most, sum(one() is not None for one in alive))
+                alive.append(sum(type(thing) is Card for thing in gc.get_objects()))
 
-    inspect_on(Counted("cpu"), model, find_images([pictures]), tmp_path / "out", ignore, detector=detector, shard=1)
-    assert len(alive) > 3 and most <= 2  # the one that was just joined, and the one that is coming
+    monkeypatch.setattr("procon.results.gallery.MOST_CARDS", 2)
+    monkeypatch.setattr("procon.scale.images.MOST_CARDS", 2, raising=False)
+    images = find_images([pictures])
+    gc.collect()
+    before = sum(type(thing) is Card for thing in gc.get_objects())
+    inspect(detector, images, tmp_path / "whole")
+    inspect_on(Backwards("cpu"), model, images, tmp_path / "cut", ignore, detector=detector, shard=1)
+    assert len(alive) == 7 and max(alive) - before <= 2 + 1
+    assert results(tmp_path / "cut") == results(tmp_path / "whole")
 
 
 def test_coco_files_are_joined_with_numbers_of_their_own(detector: Detector) -> None:

@@ -16,7 +16,7 @@ from procon import Config, ConfigError, Detector
 from procon.model.memory import Memory
 from procon.vision.framing import frame_of, patch_at, patch_box, patch_size
 from procon.vision.images import Picture, framed_input, to_input
-from procon.vision.scope import Scope, parse_roi, region_mask, scope_of
+from procon.vision.scope import Scope, parse_roi, roi_mask, scope_of
 from tests.conftest import Run, part_pixels, tiny_config
 
 CPU = torch.device("cpu")
@@ -115,16 +115,16 @@ def test_a_region_comes_as_mask_or_polygon(tmp_path: Path) -> None:
     sizes = [(96, 80)] * 3
     corners = [(40, 0), (80, 0), (80, 96), (40, 96)]
     masks = [
-        region_mask(tmp_path / "mask.png", sizes, (70, 70)),
-        region_mask(half, sizes, (70, 70)),
-        region_mask(corners, sizes, (70, 70)),
-        region_mask([(0.5, 0), (1, 0), (1, 1), (0.5, 1)], [(96, 80), (20, 50)], (70, 70)),
-        region_mask(parse_roi(str(tmp_path / "mask.png")), sizes, (70, 70)),
-        region_mask(parse_roi("40,0 80,0 80,96 40,96"), sizes, (70, 70)),
+        roi_mask(tmp_path / "mask.png", sizes, (70, 70)),
+        roi_mask(half, sizes, (70, 70)),
+        roi_mask(corners, sizes, (70, 70)),
+        roi_mask([(0.5, 0), (1, 0), (1, 1), (0.5, 1)], [(96, 80), (20, 50)], (70, 70)),
+        roi_mask(parse_roi(str(tmp_path / "mask.png")), sizes, (70, 70)),
+        roi_mask(parse_roi("40,0 80,0 80,96 40,96"), sizes, (70, 70)),
     ]
     for mask in masks:
         assert mask.shape == (70, 70) and not mask[:, :34].any() and mask[:, 36:].all()
-    triangle = region_mask([(0, 0), (80, 0), (0, 96)], sizes, (70, 70))
+    triangle = roi_mask([(0, 0), (80, 0), (0, 96)], sizes, (70, 70))
     assert abs(triangle.mean() - 0.5) < 0.02 and triangle[5, 5] and not triangle[65, 65]
 
 
@@ -142,7 +142,7 @@ def test_a_region_comes_as_mask_or_polygon(tmp_path: Path) -> None:
 )
 def test_a_region_that_cannot_be_meant_is_refused(roi: Any, sizes: list[tuple[int, int]], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        region_mask(roi, sizes, (70, 70))
+        roi_mask(roi, sizes, (70, 70))
 
 
 def test_a_region_that_cannot_be_parsed_says_how_to_write_one() -> None:

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 
 from procon import Detector
 from procon.errors import ConfigError
+from procon.results.inspection import inspect
 from procon.server import service as service_module
 from procon.server.app import create_app
 from procon.server.scheduler import Work
@@ -138,9 +139,41 @@ def test_explain_names_normal_patches_and_no_folder(client: TestClient, good_fol
     assert 25 <= peak["xy"][0] < 55 and 35 <= peak["xy"][1] < 65
 
 
+def test_explain_finds_the_peak_inside_a_region(client: TestClient, detector: Detector) -> None:
+    data, heatmap = png(3, defect=True), detector.predict(part_pixels(3, defect=True)).heatmap
+    boxes = [detector.predict(part_pixels(3, defect=True)).regions[0].box, (0, 0, 30, 20)]
+    for left, top, right, bottom in boxes:
+        row, column = np.unravel_index(np.argmax(heatmap[top:bottom, left:right]), (bottom - top, right - left))
+        answer = client.post(f"/v1/models/disc/explain?region={left},{top},{right},{bottom}", content=data).json()
+        assert answer["xy"] == [left + column, top + row]
+        assert answer["xy"] != [(left + right) // 2, (top + bottom) // 2]
+
+
+def test_the_overlay_is_the_one_that_predict_writes(tmp_path: Path, detector: Detector, tiny_backbone: Path) -> None:
+    """Also for a part that is anomalous by its score while no pixel reaches the pixel threshold."""
+    detector.save(tmp_path / "disc.procon")
+    changed = Detector.load(tmp_path / "disc.procon", device="cpu").set_threshold(0.01)
+    changed.save(tmp_path / "disc.procon")
+    parts = {"defect": png(3, defect=True), "peak only": png(8)}
+    for name, data in parts.items():
+        (tmp_path / f"{name}.png").write_bytes(data)
+    inspect(changed, [(f"{name}.png", tmp_path / f"{name}.png") for name in parts], tmp_path / "out")
+    with client_of(settings(tmp_path, tiny_backbone)) as client:
+        ready(client)
+        for name, data in parts.items():
+            answer = predict(client, data).json()
+            assert answer["is_anomalous"]
+            assert (answer["regions"][0]["level"] < answer["pixel_threshold"]) == (name == "peak only")
+            expected = np.asarray(Image.open(tmp_path / "out" / "overlays" / f"{name}.png"))
+            painted = np.asarray(Image.open(io.BytesIO(predict(client, data, "?output=overlay").content)))
+            np.testing.assert_array_equal(painted, expected)
+
+
 @pytest.mark.parametrize(
     ("query", "words"),
     [
+        ("?region=90,3,95,8", "region must overlap the image of 80 x 96 pixels"),
+        ("?xy=3,3&region=0,0,9,9", "give xy or region, not both"),
         ("?xy=80,3", "xy must be a pixel of the image, from 0,0 to 79,95"),
         ("?xy=3", "query.xy: String should match pattern"),
     ],

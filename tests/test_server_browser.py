@@ -184,6 +184,17 @@ def test_the_camera_of_the_browser(page: Any) -> None:
     assert page.evaluate("document.querySelector('#video').srcObject") is None  # the lamp is off
 
 
+def test_a_region_explains_its_peak(page: Any, server: ServerProcess) -> None:
+    choose(page, 3, defect=True)
+    verdict(page, "Anomalous")
+    with server.client() as client:
+        answer = client.post("/v1/models/disc/predict?keep=false", content=png(3, defect=True)).json()
+    box = ",".join(map(str, answer["regions"][0]["box"]))
+    with page.expect_request(lambda request: "/explain?" in request.url) as asked:
+        page.click("#regions li button")
+    assert asked.value.url.endswith(f"/explain?region={box}")
+
+
 def test_nothing_moves_while_results_arrive(page: Any) -> None:
     before = page.evaluate("window.shifts")
     choose(page, 3, defect=True)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from procon import Config, ConfigError, Detector
 from procon.evaluation.runs import sweep as sweep_module
-from procon.evaluation.runs.sweep import Scored, Sweep
+from procon.evaluation.runs.sweep import Sweep, VariantScores
 from procon.evaluation.runs.tokens import TokenCache
 from procon.model.verdict import place_map
 from procon.vision.backbone import Backbone
@@ -74,12 +74,14 @@ def ignore(*_: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory, images: list[Path], tiny_backbone: Path) -> dict[Config, Scored]:
+def swept(
+    tmp_path_factory: pytest.TempPathFactory, images: list[Path], tiny_backbone: Path
+) -> dict[Config, VariantScores]:
     folder = tmp_path_factory.mktemp("sweep")
     cache, backbone, _ = make_tokens(folder / "tokens", images, tiny_backbone)
     cache.fill(backbone, tiny_config(tiny_backbone), ignore)
     configs = [tiny_config(tiny_backbone, **{"layers": (-1, -2, -3), **settings}) for settings in VARIANTS.values()]
-    results: dict[Config, Scored] = {}
+    results: dict[Config, VariantScores] = {}
     sweep = Sweep(folder / "residuals", cache, GOOD, backbone.architecture, CPU)
     sweep.run(configs, results.__setitem__, ignore)
     return results
@@ -87,7 +89,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory, images: list[Path], tiny_bac
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_scores_as_a_detector_of_its_own(
-    name: str, swept: dict[Config, Scored], images: list[Path], tiny_backbone: Path
+    name: str, swept: dict[Config, VariantScores], images: list[Path], tiny_backbone: Path
 ) -> None:
     config = tiny_config(tiny_backbone, **{"layers": (-1, -2, -3), **VARIANTS[name]})
     detector = Detector(config, device="cpu").fit(images[:GOOD])
@@ -105,11 +107,11 @@ def test_work_that_is_done_is_not_done_again(
     cache, backbone, base = make_tokens(tmp_path / "tokens", images, tiny_backbone)
     cache.fill(backbone, base, ignore)
     sweep = Sweep(tmp_path / "residuals", cache, GOOD, backbone.architecture, CPU)
-    first: dict[Config, Scored] = {}
+    first: dict[Config, VariantScores] = {}
     sweep.run([base], first.__setitem__, ignore)
     monkeypatch.setattr(sweep_module, "read_layer", _fail)
     monkeypatch.setattr(sweep_module, "select_anchors", _fail)
-    again: dict[Config, Scored] = {}
+    again: dict[Config, VariantScores] = {}
     fewer = tiny_config(tiny_backbone, layers=(-2, -3), banks=1, top_ratio=0.1)  # parts of what is there
     sweep.run([base, fewer], again.__setitem__, ignore)
     assert np.array_equal(again[base].maps, first[base].maps)
@@ -127,11 +129,11 @@ def test_a_larger_bank_is_taken_from_scratch_and_a_smaller_one_from_its_beginnin
 ) -> None:
     cache, backbone, base = make_tokens(tmp_path / "tokens", images, tiny_backbone)
     cache.fill(backbone, base, ignore)
-    results: dict[Config, Scored] = {}
+    results: dict[Config, VariantScores] = {}
     for ratio in (0.2, 0.4, 0.1):  # each in a sweep of its own, as separate commands would
         config = tiny_config(tiny_backbone, coreset_ratio=ratio)
         Sweep(tmp_path / "shared", cache, GOOD, backbone.architecture, CPU).run([config], results.__setitem__, ignore)
-        alone: dict[Config, Scored] = {}
+        alone: dict[Config, VariantScores] = {}
         Sweep(tmp_path / str(ratio), cache, GOOD, backbone.architecture, CPU).run([config], alone.__setitem__, ignore)
         assert np.array_equal(results[config].maps, alone[config].maps)
 
@@ -202,9 +204,6 @@ def test_more_blocks_are_added_to_those_that_are_there(images: list[Path], tiny_
     cache.fill(deeper, base, ignore)
     assert not cache.missing((*backbone.layers, *deeper.layers))
     assert all(torch.equal(a[0], b[0]) for a, b in zip(before, all_tokens(cache, backbone), strict=True))
-    assert cache.bytes_of(backbone.layers) == sum(p.stat().st_size for p in tmp_path.glob("*.f32")) * 3 // 4
-    cache.discard()
-    assert not tmp_path.exists() or not list(tmp_path.iterdir())
 
 
 def test_an_unreadable_image_is_named(images: list[Path], tiny_backbone: Path, tmp_path: Path) -> None:

@@ -30,14 +30,14 @@ from environment import read_rows, write_rows
 from procon import Config, Detector
 from procon.evaluation.data.datasets import Category, open_dataset
 from procon.evaluation.runs.raw import Run, variant_name
-from procon.evaluation.runs.sweep import Scored
+from procon.evaluation.runs.sweep import VariantScores
 from procon.model.verdict import judge
 from procon.vision.images import open_image
 
 METRICS = ("i_auroc", "i_ap", "i_f1", "p_auroc", "p_ap", "p_f1", "aupro", "pauroc30")
 COSTS = ("fit_s", "score_ms", "peak_mib", "model_mib")
 TIMED_STEPS = 4  # of a system that is trained, before it is given up or goes on
-Outcome = tuple[float, list[float], Scored, tuple[int, int], int]
+Outcome = tuple[float, list[float], VariantScores, tuple[int, int], int]
 """Seconds to fit, seconds of each image, scores and maps, size of the maps, bytes of the model."""
 
 
@@ -172,7 +172,7 @@ def ours(config: Config, listed: Category) -> Outcome:
         maps.append(measured.input_map)
     with tempfile.TemporaryDirectory() as folder:
         model = detector.save(Path(folder) / "part.procon").stat().st_size
-    return fit, seconds, Scored(np.array(scores, np.float32), np.stack(maps)), config.input_size, model
+    return fit, seconds, VariantScores(np.array(scores, np.float32), np.stack(maps)), config.input_size, model
 
 
 def theirs(system: System, listed: Category, limit: int, device: str) -> Outcome:
@@ -229,7 +229,13 @@ def theirs(system: System, listed: Category, limit: int, device: str) -> Outcome
             scores.append(float(answer.pred_score.flatten()[0]))
             maps.append(answer.anomaly_map.reshape(answer.anomaly_map.shape[-2:]).float().cpu().numpy())
             seconds.append(time.perf_counter() - started)
-    return fit, seconds, Scored(np.array(scores, np.float32), np.stack(maps)), maps[0].shape, own_bytes(model.model)
+    return (
+        fit,
+        seconds,
+        VariantScores(np.array(scores, np.float32), np.stack(maps)),
+        maps[0].shape,
+        own_bytes(model.model),
+    )
 
 
 def busy() -> str:

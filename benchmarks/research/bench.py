@@ -23,7 +23,7 @@ from procon.model.features import Extractor
 from procon.model.selection import coreset_size, select_anchors
 from procon.vision.backbone import Backbone
 from procon.vision.images import open_image, to_input
-from research.readouts import Neighborhood, Normal, Readout, normal_statistics, read
+from research.readouts import Neighborhood, Normal, PatchReadout, normal_statistics, read_patches
 
 _SELECTION = 1  # as in procon.model.features: the purpose in the seed of the matrix anchors are selected with
 _ROWS = 4096  # patches whose distances to all anchors are held at a time
@@ -58,7 +58,7 @@ class Reading:
     coreset_ratio: float = 0.05
     """Anchors of a bank over the patches of the good images, before these are turned."""
     banks: int = 5
-    readout: Readout = field(default_factory=Readout)
+    readout: PatchReadout = field(default_factory=PatchReadout)
     scaled: bool = False
     """Each layer by the mean and deviation of its map on good images, before the layers are averaged."""
     less_median: float = 0.0
@@ -207,7 +207,7 @@ class Bench:
                 for key, reading in memories.items():
                     if len(values[key]) < reading.banks:
                         levels, seen = _statistics(known, reading, len(anchors))
-                        values[key].append(read(near, reading.readout, levels))
+                        values[key].append(read_patches(near, reading.readout, levels))
                         if seen is not None and reading.scaled:
                             normal[key].append(seen)
             for key in memories:
@@ -231,7 +231,7 @@ def _statistics(known: Neighborhood | None, reading: Reading, anchors: int) -> t
     levels = None
     if reading.readout.relative_to != "nothing":
         levels = normal_statistics(known, reading.readout, anchors)
-    return levels, read(known, reading.readout, levels) if reading.scaled else None
+    return levels, read_patches(known, reading.readout, levels) if reading.scaled else None
 
 
 def _memory_key(reading: Reading) -> tuple[Any, ...]:

@@ -55,13 +55,10 @@ def samples_of(category: Category) -> tuple[Sample, ...]:
 # ---------------------------------------------------------------------------------------------------- tables
 
 
-Row = Mapping[str, str]
-
-
 class Board:
     """Results of readings: pixel metrics of their maps (``PIXEL``), or image metrics of their scores (``IMAGE``)."""
 
-    def __init__(self, rows: Iterable[Row], metrics: Sequence[str]) -> None:
+    def __init__(self, rows: Iterable[Mapping[str, str]], metrics: Sequence[str]) -> None:
         self.metrics = tuple(metrics)
         self.values: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
         """Reading, part, seed, metric."""

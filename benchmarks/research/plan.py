@@ -25,15 +25,17 @@ from procon import Config
 from procon.evaluation.data.datasets import Sample, open_dataset
 from research.bench import Bench, Reading, image_scores
 from research.leaderboard import map_metrics, samples_of, score_metrics
-from research.readouts import Readout
+from research.readouts import PatchReadout
 
 FIELDS = ("round", "part", "seed", "reading", "i_auroc", "i_ap", "i_f1", "p_auroc", "p_ap", "p_f1", "aupro")
 
-SOFT, MEAN, NEAREST, UNIFORM = (Readout(residual=kind) for kind in ("soft", "mean-distance", "nearest", "uniform"))
+SOFT, MEAN, NEAREST, UNIFORM = (PatchReadout(residual=kind) for kind in ("soft", "mean-distance", "nearest", "uniform"))
 PLAIN = (SOFT, MEAN)
 
 
-def relative(readout: Readout, power: float = 1.0, statistic: str = "mean", shrinkage: float = 5.0) -> Readout:
+def relative(
+    readout: PatchReadout, power: float = 1.0, statistic: str = "mean", shrinkage: float = 5.0
+) -> PatchReadout:
     """The residual divided by what the same anchors leave on normal patches."""
     return replace(readout, relative_to="anchors", power=power, statistic=statistic, shrinkage=shrinkage)
 

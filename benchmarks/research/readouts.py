@@ -1,7 +1,7 @@
 """Readouts: what a patch is worth, given its neighbours in a bank and what those leave on normal patches.
 
-A readout is one pure function, :func:`read`: the neighbours of patches and their distances, the normal statistics of
-anchors and positions, and a :class:`Readout` that says what to make of them. Nothing here knows images or files.
+A readout is one pure function, :func:`read_patches`: it takes the neighbours of patches and their distances, the normal
+statistics of anchors and positions, and a :class:`PatchReadout`. Nothing here knows images or files.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Normal:
 
 
 @dataclass(frozen=True)
-class Readout:
+class PatchReadout:
     """What is read from a neighbourhood."""
 
     residual: Literal["soft", "uniform", "mean-distance", "nearest"] = "soft"
@@ -75,7 +75,7 @@ def residuals(near: Neighborhood, kind: str) -> tuple[Tensor, Tensor]:
     return squares.clamp_min(0).sqrt(), weights
 
 
-def normal_levels(values: Tensor, weights: Tensor, places: Tensor, count: int, readout: Readout) -> Tensor:
+def normal_levels(values: Tensor, weights: Tensor, places: Tensor, count: int, readout: PatchReadout) -> Tensor:
     """The normal level of ``count`` places [count] from values, their weights and the places they belong to, all [n].
 
     A place that few patches know is drawn to the level of all.
@@ -100,7 +100,7 @@ def normal_levels(values: Tensor, weights: Tensor, places: Tensor, count: int, r
     return ((mass * torch.maximum(largest, centre) + prior * overall) / (mass + prior)).to(torch.float32)
 
 
-def normal_statistics(near: Neighborhood, readout: Readout, anchors: int) -> Normal:
+def normal_statistics(near: Neighborhood, readout: PatchReadout, anchors: int) -> Normal:
     """Levels of a bank of ``anchors`` anchors, from normal patches that were read without their own image."""
     near = near.nearest(readout.neighbors)
     values, weights = residuals(near, readout.residual)
@@ -113,7 +113,7 @@ def normal_statistics(near: Neighborhood, readout: Readout, anchors: int) -> Nor
     return Normal(by_anchor, by_position)
 
 
-def read(near: Neighborhood, readout: Readout, normal: Normal | None = None) -> Tensor:
+def read_patches(near: Neighborhood, readout: PatchReadout, normal: Normal | None = None) -> Tensor:
     """What ``readout`` makes of patches: [N, P]. ``normal`` is needed where it is relative to something."""
     near = near.nearest(readout.neighbors)
     values, weights = residuals(near, readout.residual)

@@ -86,6 +86,12 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda c: c.aspect == "pad",
         "'stretch' in benchmark runs: their masks and maps fill the input; use image_size=(height, width)",
     ),
+    Refusal(
+        "bench",
+        "false_alarm_rate",
+        lambda c: c.false_alarm_rate != Config.false_alarm_rate,
+        "left out in benchmark runs: their metrics use no threshold",
+    ),
     Refusal("export", "precision", lambda c: c.precision == "bf16", "'auto' or 'fp32' in an exported model; fit again"),
     Refusal(
         "export",

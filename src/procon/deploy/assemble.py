@@ -5,7 +5,7 @@ import torch
 from procon.config import Config
 from procon.deploy.graph import Graph
 from procon.deploy.quantize import Ranges
-from procon.deploy.scoring import Counted, Layer, Readout, add_scoring
+from procon.deploy.scoring import Counted, ExportedLayer, ScoringPlan, add_scoring
 from procon.deploy.sessions import INPUT, OUTPUTS
 from procon.deploy.vit import Vit, add_backbone
 from procon.detector import Detector
@@ -21,7 +21,7 @@ def build_graph(
     """The whole method from normalised pixels to score, map and patch scores."""
     graph = Graph(ranges=ranges, half=half)
     tokens = add_backbone(graph, INPUT, build_vit(detector))
-    add_scoring(graph, tokens, layers_of(detector), _readout(detector))
+    add_scoring(graph, tokens, layers_of(detector), _scoring_plan(detector))
     return graph
 
 
@@ -41,7 +41,7 @@ def build_vit(detector: Detector) -> Vit:
     )
 
 
-def layers_of(detector: Detector) -> list[Layer]:
+def layers_of(detector: Detector) -> list[ExportedLayer]:
     """The memory of a detector as arrays."""
     assert detector.memory is not None
     extractor = detector.reader.extractor
@@ -50,7 +50,7 @@ def layers_of(detector: Detector) -> list[Layer]:
     for index, memory in enumerate(detector.memory.layers):
         projection = extractor.projections[index]
         layers.append(
-            Layer(
+            ExportedLayer(
                 memory.anchors.numpy(),
                 memory.index.members.numpy(),
                 None if projection is None else projection.numpy(),
@@ -69,14 +69,14 @@ def counted_patches(detector: Detector) -> Counted | None:
     return None if scope is None else Counted(scope.rows.numpy(), scope.nearest.numpy(), scope.pixels.numpy())
 
 
-def _readout(detector: Detector) -> Readout:
+def _scoring_plan(detector: Detector) -> ScoringPlan:
     assert detector.memory is not None
     config, counted, chosen = detector.config, counted_patches(detector), None
     patches = config.grid[0] * config.grid[1] if counted is None else len(counted.rows)
     if config.tau_patches is not None and config.tau_patches < patches:
         generator = torch.Generator().manual_seed(0)  # the subsample of kernels.scoring.temperature
         chosen = torch.randperm(patches, generator=generator)[: config.tau_patches].numpy()
-    return Readout(config, chosen, detector.memory.quartile or 0.0, counted)
+    return ScoringPlan(config, chosen, detector.memory.quartile or 0.0, counted)
 
 
 def shapes(config: Config) -> tuple[dict[str, list[int | str]], dict[str, list[int | str]]]:

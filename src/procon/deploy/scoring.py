@@ -23,7 +23,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Layer:
+class ExportedLayer:
     """The memory of one layer, or of several joined."""
 
     anchors: Floats
@@ -53,7 +53,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Readout:
+class ScoringPlan:
     """What the scoring graph needs besides the memory."""
 
     config: Config
@@ -70,74 +70,74 @@ class Readout:
         return self.config.grid[0] * self.config.grid[1] if self.counted is None else len(self.counted.rows)
 
 
-def add_scoring(graph: Graph, tokens: Sequence[str], layers: Sequence[Layer], readout: Readout) -> None:
+def add_scoring(graph: Graph, tokens: Sequence[str], layers: Sequence[ExportedLayer], plan: ScoringPlan) -> None:
     """From tokens [N * P, C] to the outputs ``score`` [N], ``map`` [N, H, W] and ``patches`` [N, rows, columns]."""
-    config, fusion = readout.config, "mean" if readout.config.layer_fusion == "concat" else readout.config.layer_fusion
+    config, fusion = plan.config, "mean" if plan.config.layer_fusion == "concat" else plan.config.layer_fusion
     maps: list[str] = []
     relative: list[str] = []
     for index, layer in enumerate(layers):
-        counted = [_those_that_count(graph, tokens[source], readout) for source in layer.sources]
+        counted = [_those_that_count(graph, tokens[source], plan) for source in layer.sources]
         features = _embed(graph, counted, layer, index)
-        residuals, divided = _residuals(graph, features, layer, readout, index)
+        residuals, divided = _residuals(graph, features, layer, plan, index)
         for found, parts in ((residuals, maps), (divided, relative)):
             if found is not None:
-                consensus = graph.reshape(graph.median(found, len(layer.members)), [-1, readout.patches])
-                parts.append(_normalized(graph, consensus, layer, readout))
+                consensus = graph.reshape(graph.median(found, len(layer.members)), [-1, plan.patches])
+                parts.append(_normalized(graph, consensus, layer, plan))
     patches = _fused(graph, maps, fusion)
-    count = max(1, round(config.top_ratio * readout.patches))
+    count = max(1, round(config.top_ratio * plan.patches))
     judged = _fused(graph, relative, fusion) if relative else patches
     highest, _ = graph.ops("TopK", 2, judged, graph.constant(np.array([count], np.int64)), axis=-1)
     graph.op("ReduceMean", highest, name="score", axes=[-1], keepdims=0)
     shape = graph.constant(np.array([-1, *config.grid], np.int64))
-    grid = graph.op("Reshape", _everywhere(graph, patches, readout), shape, name="patches")
+    grid = graph.op("Reshape", _everywhere(graph, patches, plan), shape, name="patches")
     if config.map_offset == "quartile":
-        grid = graph.op("Reshape", _everywhere(graph, _shifted(graph, patches, readout), readout), shape)
-    _add_map(graph, grid, readout)
+        grid = graph.op("Reshape", _everywhere(graph, _shifted(graph, patches, plan), plan), shape)
+    _add_map(graph, grid, plan)
 
 
-def _add_map(graph: Graph, grid: str, readout: Readout) -> None:
+def _add_map(graph: Graph, grid: str, plan: ScoringPlan) -> None:
     """Patch scores [N, rows, columns] to the output ``map`` [N, H, W]; 0 where nothing counts."""
-    config = readout.config
+    config = plan.config
     height, width = config.input_size
     rows, columns = (
         spread_matrix(cells, size, config.blur_sigma) for cells, size in zip(config.grid, (height, width), strict=True)
     )
     tall = graph.op("MatMul", graph.constant(rows, "map/rows"), grid)
     across = graph.constant(np.ascontiguousarray(columns.T), "map/columns")
-    if readout.counted is None:
+    if plan.counted is None:
         graph.op("MatMul", tall, across, name="map")
     else:
-        inside = graph.constant(readout.counted.pixels.astype(np.float32), "map/region")
+        inside = graph.constant(plan.counted.pixels.astype(np.float32), "map/region")
         graph.op("Mul", graph.op("MatMul", tall, across), inside, name="map")
 
 
-def _those_that_count(graph: Graph, tokens: str, readout: Readout) -> str:
+def _those_that_count(graph: Graph, tokens: str, plan: ScoringPlan) -> str:
     """Of tokens [N * P, C] those of patches that count [N * K, C]."""
-    if readout.counted is None:
+    if plan.counted is None:
         return tokens
     # The width is not known here, so the patches are: every image has as many rows of tokens.
     width = graph.op("Shape", tokens, start=1, end=2)
-    whole = graph.constant(np.array([-1, len(readout.counted.nearest)], np.int64))
+    whole = graph.constant(np.array([-1, len(plan.counted.nearest)], np.int64))
     images = graph.op("Reshape", tokens, graph.op("Concat", whole, width, axis=0))
-    kept = graph.op("Gather", images, graph.constant(readout.counted.rows), axis=1)
+    kept = graph.op("Gather", images, graph.constant(plan.counted.rows), axis=1)
     return graph.op("Reshape", kept, graph.op("Concat", graph.constant(np.array([-1], np.int64)), width, axis=0))
 
 
-def _everywhere(graph: Graph, patches: str, readout: Readout) -> str:
+def _everywhere(graph: Graph, patches: str, plan: ScoringPlan) -> str:
     """Scores of the patches that count [N, K] to all [N, P]: others repeat their nearest."""
-    if readout.counted is None:
+    if plan.counted is None:
         return patches
-    return graph.op("Gather", patches, graph.constant(readout.counted.nearest), axis=1)
+    return graph.op("Gather", patches, graph.constant(plan.counted.nearest), axis=1)
 
 
-def _shifted(graph: Graph, patches: str, readout: Readout) -> str:
+def _shifted(graph: Graph, patches: str, plan: ScoringPlan) -> str:
     """Patch scores [N, K], those of each image shifted so that their lower quartile is the usual one."""
-    place = (readout.patches - 1) / 4
-    first, last = int(place), min(int(place) + 1, readout.patches - 1)
+    place = (plan.patches - 1) / 4
+    first, last = int(place), min(int(place) + 1, plan.patches - 1)
     lowest, _ = graph.ops("TopK", 2, patches, graph.constant([last + 1]), axis=-1, largest=0, sorted=1)
     low, high = (graph.slice(lowest, at, at + 1) for at in (first, last))
     step = graph.op("Mul", graph.op("Sub", high, low), graph.constant(place - first))
-    offset = graph.op("Sub", graph.constant(readout.quartile), graph.op("Add", low, step))
+    offset = graph.op("Sub", graph.constant(plan.quartile), graph.op("Add", low, step))
     return graph.op("Add", patches, offset)
 
 
@@ -172,7 +172,7 @@ def interpolation_matrix(cells: int, size: int) -> NDArray[np.float64]:
     return matrix
 
 
-def _embed(graph: Graph, tokens: list[str], layer: Layer, index: int) -> str:
+def _embed(graph: Graph, tokens: list[str], layer: ExportedLayer, index: int) -> str:
     """G_l: tokens [Q, C] to unit vectors, and through the projection: [Q, D]."""
     unit = [_unit(graph, tensor) for tensor in tokens]
     joined = unit[0] if len(unit) == 1 else _unit(graph, graph.op("Concat", *unit, axis=1))
@@ -186,9 +186,11 @@ def _unit(graph: Graph, tensor: str) -> str:
     return graph.op("Div", tensor, length)
 
 
-def _residuals(graph: Graph, features: str, layer: Layer, readout: Readout, index: int) -> tuple[str, str | None]:
+def _residuals(
+    graph: Graph, features: str, layer: ExportedLayer, plan: ScoringPlan, index: int
+) -> tuple[str, str | None]:
     """r_{l,b,p}: features [Q, D] to [Q, B]; and the same over the level of the anchors, where that is asked for."""
-    config, banks = readout.config, len(layer.members)
+    config, banks = plan.config, len(layer.members)
     k = 1 if config.readout == "hard" else config.num_neighbors
     order = _order(layer)
     anchors, runs = _sorted(layer, order)
@@ -206,7 +208,7 @@ def _residuals(graph: Graph, features: str, layer: Layer, readout: Readout, inde
     distances = graph.reshape(distances, [-1, banks, count])
     if config.readout == "hard":
         return graph.op("Sqrt", graph.op("ReduceMin", distances, axes=[2], keepdims=0)), None
-    weights = _weights(graph, distances, readout, banks, count)
+    weights = _weights(graph, distances, plan, banks, count)
     rows = graph.reshape(weights, [-1, 1, count]), graph.reshape(differences, [-1, count, width])
     combined = graph.op("MatMul", *rows)  # [Q * B, 1, D]
     residual = graph.op("Sqrt", graph.op("ReduceSumSquare", combined, axes=[2], keepdims=0))
@@ -231,13 +233,13 @@ class _Run:
     banks: tuple[int, ...]
 
 
-def _order(layer: Layer) -> NDArray[np.int64]:
+def _order(layer: ExportedLayer) -> NDArray[np.int64]:
     """The anchors that any bank holds, by the set of banks that hold them."""
     held = np.flatnonzero(layer.members.any(axis=0))
     return np.asarray(held[np.lexsort(layer.members[:, held])], np.int64)
 
 
-def _sorted(layer: Layer, order: NDArray[np.int64]) -> tuple[Floats, list[_Run] | NDArray[np.bool_]]:
+def _sorted(layer: ExportedLayer, order: NDArray[np.int64]) -> tuple[Floats, list[_Run] | NDArray[np.bool_]]:
     """The anchors in ``order``, and the banks as runs of them or as masks [B, U]."""
     anchors, members = np.ascontiguousarray(layer.anchors[order]), layer.members[:, order]
     changes = np.flatnonzero((members[:, 1:] != members[:, :-1]).any(axis=0)) + 1
@@ -290,13 +292,13 @@ def _nearest(graph: Graph, nearness: str, runs: list[_Run] | NDArray[np.bool_], 
     return found[0] if len(found) == 1 else graph.op("Concat", *found, axis=1)
 
 
-def _weights(graph: Graph, distances: str, readout: Readout, banks: int, count: int) -> str:
+def _weights(graph: Graph, distances: str, plan: ScoringPlan, banks: int, count: int) -> str:
     """Weights softmax(-d / tau) of the k nearest of the candidates, 0 for the others: [Q, B, count] -> [Q, B, count].
 
     Without a fixed one, the temperature is the median over an image of the distances to the k nearest, for each bank.
     """
-    config = readout.config
-    k, patches = config.num_neighbors, readout.patches
+    config = plan.config
+    k, patches = config.num_neighbors, plan.patches
     nearest, _ = graph.ops("TopK", 2, distances, graph.constant([k]), axis=2, largest=0, sorted=1)
     logits = graph.op("Sub", graph.slice(nearest, 0, 1), distances)  # 0 for the nearest, then falling
     if config.readout == "uniform":
@@ -305,10 +307,10 @@ def _weights(graph: Graph, distances: str, readout: Readout, banks: int, count: 
         logits = graph.op("Div", logits, graph.constant(config.tau))
     else:
         images, rows = graph.reshape(nearest, [-1, patches, banks, k]), patches
-        if readout.tau_patches is not None:
+        if plan.tau_patches is not None:
             images, rows = (
-                graph.op("Gather", images, graph.constant(readout.tau_patches), axis=1),
-                len(readout.tau_patches),
+                graph.op("Gather", images, graph.constant(plan.tau_patches), axis=1),
+                len(plan.tau_patches),
             )
         pooled = graph.reshape(graph.op("Transpose", images, perm=[0, 2, 1, 3]), [-1, banks, rows * k])
         tau = graph.op("Max", graph.median(pooled, rows * k), graph.constant(float(np.finfo(np.float32).tiny)))
@@ -321,14 +323,14 @@ def _weights(graph: Graph, distances: str, readout: Readout, banks: int, count: 
     return graph.op("Softmax", logits, axis=-1)
 
 
-def _normalized(graph: Graph, layer_map: str, layer: Layer, readout: Readout) -> str:
+def _normalized(graph: Graph, layer_map: str, layer: ExportedLayer, plan: ScoringPlan) -> str:
     """S_l [N, P] as the settings standardise it."""
-    if readout.config.normalization == "train":
+    if plan.config.normalization == "train":
         centred = graph.op("Sub", layer_map, graph.constant(layer.scale[0]))
         return graph.op("Div", centred, graph.constant(layer.scale[1]))
-    if readout.config.normalization == "robust":
-        centred = graph.op("Sub", layer_map, graph.median(layer_map, readout.patches))
-        spread = graph.median(graph.op("Abs", centred), readout.patches)
+    if plan.config.normalization == "robust":
+        centred = graph.op("Sub", layer_map, graph.median(layer_map, plan.patches))
+        spread = graph.median(graph.op("Abs", centred), plan.patches)
         tiny = graph.constant(float(np.finfo(np.float32).tiny))
         return graph.op("Div", centred, graph.op("Max", spread, tiny))
     return layer_map

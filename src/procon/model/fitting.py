@@ -18,7 +18,7 @@ from procon.model.selection import build_layer, coreset_size, selectable
 from procon.model.store import FeatureStore
 from procon.model.training import Progress
 from procon.vision.images import ImageLike
-from procon.vision.scope import RoiLike, region_mask
+from procon.vision.scope import RoiLike, roi_mask
 
 KEPT_BYTES = 2**30  # readings of training images up to this size are kept; beyond it the images are searched twice
 
@@ -45,7 +45,7 @@ def fit_model(
     """A model of good images, and which of ``items`` it was fitted on; ``roi`` says what counts in each."""
     config = reader.config
     with reader.opened(items, on_progress, skip_bad=skip_bad, thumbnails=thumbnails) as (store, good, images):
-        mask = None if roi is None else region_mask(roi, (image.size for image in images), config.input_size)
+        mask = None if roi is None else roi_mask(roi, (image.size for image in images), config.input_size)
         store.counted = reader.selectable_rows(images, mask)
         if selectable(store) < config.num_neighbors:
             raise ConfigError(

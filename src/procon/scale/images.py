@@ -1,21 +1,23 @@
-"""A folder of any size scored by many workers: a unit is a shard of its images.
+"""Score a folder of any size with many workers: a unit is a shard of its images.
 
-Workers write the overlays; rows and pictures of the page come back and are put together in the order of the images, so
-that every file is the one a single machine writes, but for the seconds an image took.
+Workers write the overlays. Rows, regions and the pictures of the page come back and are combined in the order of the
+images, so every file equals the one a single machine writes, except for the seconds that an image took.
 """
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from heapq import nsmallest
 from pathlib import Path
 from typing import Any
 
 from procon.deploy import load_any
 from procon.model.training import Progress
+from procon.results.gallery import MOST_CARDS, Card
 from procon.results.inspection import Findings, Outcome, ScoredImage, overlay_names, score_images, write_findings
 from procon.scale.cluster import Unit, WorkerProgress, Workers, cut, values
 
 SHARD = 64
-"""Images of a unit: some seconds of work on a CPU, so that little is lost with a worker."""
+"""Images of a unit: a few seconds of work on a CPU, so that little is lost with a worker."""
 
 
 def inspect_on(
@@ -45,24 +47,43 @@ def inspect_on(
         )
         for number, part in enumerate(cut(images, shard))
     )
-    done: dict[int, Findings] = {}
-    found, finished, following = Findings(), False, 0
+    combined, waiting, pictures = Findings(), dict[int, Findings](), _PagePictures()
+    finished, following = False, 0
     try:
         for _, (number, findings) in values(workers.run(units, progress)):
-            done[number] = findings
-            while following in done:  # in the order of the images; a shard's pictures go as soon as it is joined
-                shard_findings = done.pop(following)
-                if on_row is not None:
-                    for row in shard_findings.rows:
-                        on_row(row)
-                found.join(shard_findings)
+            pictures.add(number, findings)
+            waiting[number] = findings
+            while following in waiting:  # rows are reported in the order of the images
+                ready = waiting.pop(following)
+                combined.join(ready)
                 following += 1
+                if on_row is not None:
+                    for row in ready.rows:
+                        on_row(row)
         finished = True
     finally:
-        for number in sorted(done):
-            found.join(done[number])
-        outcome = write_findings(detector, found, finished, out, title=title, facts=facts, coco=coco)
+        for number in sorted(waiting):  # after an interruption, a shard before these may be missing
+            combined.join(waiting[number])
+        combined.cards = pictures.in_order()
+        outcome = write_findings(detector, combined, finished, out, title=title, facts=facts, coco=coco)
     return outcome
+
+
+class _PagePictures:
+    """The pictures that can still appear on the page: never more than it shows, in whatever order shards finish."""
+
+    def __init__(self) -> None:
+        self._best: list[tuple[float, int, int, Card]] = []
+
+    def add(self, number: int, findings: Findings) -> None:
+        """Move the pictures of shard ``number`` out of ``findings``; equal scores keep the order of the images."""
+        arrived = [(-card.score, number, place, card) for place, card in enumerate(findings.cards)]
+        self._best = nsmallest(MOST_CARDS, self._best + arrived, key=lambda entry: entry[:3])
+        findings.cards = []
+
+    def in_order(self) -> list[Card]:
+        """The pictures, highest score first."""
+        return [card for *_, card in self._best]
 
 
 @lru_cache(maxsize=1)
@@ -80,7 +101,7 @@ def _score(
     coco: bool,
     report: Progress,
 ) -> tuple[int, Findings]:
-    found = Findings()
-    for count, _ in enumerate(score_images(_load(*key), images, overlays, found, out, coco)):
+    findings = Findings()
+    for count, _ in enumerate(score_images(_load(*key), images, overlays, findings, out, coco)):
         report("scoring", count + 1, len(images))
-    return number, found
+    return number, findings

@@ -14,7 +14,7 @@ from procon.model.calibration import Calibration
 from procon.model.history import Change
 from procon.prediction import Explanation, Prediction
 from procon.results.inspection import OVERLAY_SIDE
-from procon.results.rendering import color_scale, overlay
+from procon.results.rendering import color_scale, painted
 from procon.server import crops
 from procon.server.models import Entry, Model
 from procon.server.process import Progress
@@ -149,12 +149,12 @@ def small_map(prediction: Prediction, side: int) -> tuple[int, int, str]:
 
 
 def overlay_png(inspection: Inspection) -> bytes:
-    """The part with its heat map over it."""
+    """The overlay that ``procon predict`` writes: the heat map over the part, its regions outlined."""
     small = shrink(inspection.picture.rgb8(), OVERLAY_SIDE)
-    scorer: Any = inspection.model.scorer  # its calibration is all that colours need
-    painted = overlay(small, shrink_map(inspection.prediction.heatmap, small.shape[:2]), color_scale(scorer))
+    scorer: Any = inspection.model.scorer  # color_scale uses only its calibration
     buffer = io.BytesIO()
-    Image.fromarray(painted).save(buffer, "PNG", compress_level=1)
+    pixels = painted(small, inspection.prediction, color_scale(scorer))
+    Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 

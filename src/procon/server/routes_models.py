@@ -59,6 +59,11 @@ def image_body(name: str = "image", several: bool = False) -> dict[str, Any]:
     }
 
 
+def _numbers(count: int) -> str:
+    """The pattern of ``count`` pixel positions, separated by commas."""
+    return "^" + ",".join(["[0-9]{1,5}"] * count) + "$"
+
+
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """OpenAPI of the refusals of a route."""
     return {status: {"model": Problem} for status in statuses}
@@ -125,16 +130,24 @@ def router(service: Service) -> APIRouter:
         name: Name,
         xy: Annotated[
             str | None,
-            Query(pattern=r"^[0-9]{1,5},[0-9]{1,5}$", description="Pixel, as X,Y; default: the peak of the map."),
+            Query(pattern=_numbers(2), description="Pixel, as X,Y; default: the peak of the heat map."),
+        ] = None,
+        region: Annotated[
+            str | None,
+            Query(pattern=_numbers(4), description="Box, as LEFT,TOP,RIGHT,BOTTOM: explains the peak inside it."),
         ] = None,
     ) -> ExplanationAnswer:
         """The normal patches that a pixel of an image was compared with."""
         started = time.perf_counter()
         chosen = service.models.get(name)
         _ = chosen.detector  # an exported model is refused before the image is read
+        if xy is not None and region is not None:
+            raise Refusal(422, "give xy or region, not both")
+        pixel: Any = xy and tuple(map(int, xy.split(",")))
+        box: Any = region and tuple(map(int, region.split(",")))
         with service.queue.ticket() as ticket:
             upload = await read_image(request, service.settings.limits)
-            found, picture = await service.explain(chosen, upload, ticket, request, _pixel(xy))
+            found, picture = await service.explain(chosen, upload, ticket, request, pixel, box)
             config, known = chosen.config, chosen.calibration
             cut, inner = await service.off(
                 crops.around, picture.rgb8(), picture.size, found.box, patch_size(config, picture.size)
@@ -182,13 +195,6 @@ def router(service: Service) -> APIRouter:
         return await _partial_fit(service, request, name)
 
     return routes
-
-
-def _pixel(xy: str | None) -> tuple[float, float] | None:
-    if xy is None:
-        return None
-    x, y = xy.split(",")
-    return int(x), int(y)
 
 
 def _models(service: Service) -> ModelsAnswer:

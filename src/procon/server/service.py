@@ -153,18 +153,24 @@ class Service:
         return await self.off(self._finish, model, upload, picture, reading, ending, keep, then)
 
     async def explain(
-        self, model: Model, upload: Upload, ticket: Ticket, request: Request, xy: tuple[float, float] | None
+        self,
+        model: Model,
+        upload: Upload,
+        ticket: Ticket,
+        request: Request,
+        xy: tuple[int, int] | None,
+        region: tuple[int, int, int, int] | None,
     ) -> tuple[Explanation, Picture]:
-        """Why a pixel of an image, or its peak, has its score."""
+        """Why pixel ``xy``, the peak of the heat map in the box ``region``, or the peak of the image has its score."""
         detector = model.detector
         _, picture = await self.off(self._open, upload, ticket)
 
         def run(_items: Sequence[Any]) -> list[Explanation]:
-            return [detector.explain(picture, xy)]
+            return [detector.explain(picture, xy, region)]
 
         try:
             found: Explanation = await self._on_device(Work(object(), None, run), request)
-        except ConfigError as error:  # a pixel outside the image
+        except ConfigError as error:  # a pixel or a region outside the image
             raise Refusal(422, self.redact(str(error))) from None
         return found, picture
 

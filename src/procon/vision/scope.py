@@ -81,7 +81,7 @@ def scope_of(
     )
 
 
-def region_mask(roi: RoiLike, sizes: Iterable[tuple[int, int]], shape: tuple[int, int]) -> NDArray[np.bool_]:
+def roi_mask(roi: RoiLike, sizes: Iterable[tuple[int, int]], shape: tuple[int, int]) -> NDArray[np.bool_]:
     """A region of interest as a mask of ``shape`` (height, width) that is stretched over every image.
 
     ``roi`` is a mask image, white where the part is, with the proportions of the images; or the corners of a polygon,

@@ -24,7 +24,7 @@ _ROW = "  {:<24} {:>7} {:>7} {:>10} {:>7}"
 
 
 @dataclass(frozen=True)
-class Report:
+class FolderReport:
     """The outcome of a check, ready to print."""
 
     heading: str
@@ -39,7 +39,7 @@ class Report:
     """The command to run then."""
 
 
-def check_folder(folder: Path, progress: Callable[[int, int], None] | None = None, quick: bool = False) -> Report:
+def check_folder(folder: Path, progress: Callable[[int, int], None] | None = None, quick: bool = False) -> FolderReport:
     """Recognise ``folder`` and open every image and mask in it; with ``quick`` none is opened."""
     layout = read_layout(folder)
     dataset, tree = recognise(folder), find_tree(folder)
@@ -56,7 +56,7 @@ def check_folder(folder: Path, progress: Callable[[int, int], None] | None = Non
     if not category.train and not category.test:
         inside = list_images(folder, recursive=True)
         hint = f"{len(inside)} images in subfolders: name the folder of good parts" if inside else "no images at all"
-        return Report(meaning, (), (f"{folder}: {hint}",), "", "")
+        return FolderReport(meaning, (), (f"{folder}: {hint}",), "", "")
     return _check_category(folder, category, form, (meaning, train), progress, quick)
 
 
@@ -67,7 +67,7 @@ def _check_category(
     words: tuple[str, str],
     progress: Callable[[int, int], None] | None,
     quick: bool,
-) -> Report:
+) -> FolderReport:
     meaning, train = words
     images = Counter(sample.kind for sample in category.test)
     masks = Counter(sample.kind for sample in category.test if sample.mask is not None)
@@ -83,10 +83,10 @@ def _check_category(
         command = f"procon fit {shlex.quote(str(category.train[0].parent))} -o part.procon"
     else:
         command = f"procon fit {where} -o part.procon" if form else f"procon eval {where}"
-    return Report(meaning, (*lines, *_size_lines(sizes)), tuple(problems), _verdict(quick), command)
+    return FolderReport(meaning, (*lines, *_size_lines(sizes)), tuple(problems), _verdict(quick), command)
 
 
-def _check_dataset(dataset: Dataset, progress: Callable[[int, int], None] | None, quick: bool) -> Report:
+def _check_dataset(dataset: Dataset, progress: Callable[[int, int], None] | None, quick: bool) -> FolderReport:
     """A table line per category; of a published set also what is missing of it."""
     categories = [dataset.category(name) for name in dataset.categories]
     rows = [_counts(category) for category in categories]
@@ -111,7 +111,7 @@ def _check_dataset(dataset: Dataset, progress: Callable[[int, int], None] | None
         for what, images in (("good images to fit on", category.train), ("test images", category.test)):
             if not images:
                 problems.insert(0, f"{dataset.root}: {category.name} has no {what}")
-    return Report(heading, (*lines, *_size_lines(sizes)), tuple(problems), _verdict(quick), command)
+    return FolderReport(heading, (*lines, *_size_lines(sizes)), tuple(problems), _verdict(quick), command)
 
 
 def _counts(category: Category) -> tuple[int, int, int, int]:

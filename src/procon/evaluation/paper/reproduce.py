@@ -5,11 +5,11 @@ from pathlib import Path
 
 import torch
 
-from procon.config import Config
+from procon.config import Config, refuse
 from procon.errors import ConfigError
 from procon.evaluation.paper.protocol import Verdict, judge
 from procon.evaluation.paper.results import SPM, Result, fill_table, hardest, known_hardest, row_config
-from procon.evaluation.paper.tables import TABLES, Row, Table, build_table
+from procon.evaluation.paper.tables import TABLES, Table, TableRow, build_table
 from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
 from procon.evaluation.runs.raw import Run
 from procon.files import atomic_text
@@ -80,7 +80,7 @@ def _expand(names: Sequence[str]) -> list[str]:
     return [name for name in TABLES if name in wanted]
 
 
-def _variants(run: Run, rows: Sequence[Row], seeds: int) -> list[Config]:
+def _variants(run: Run, rows: Sequence[TableRow], seeds: int) -> list[Config]:
     return [row_config(run.base, row, seed) for row in rows for seed in range(seeds)]
 
 
@@ -110,10 +110,11 @@ def bench(
     compute: Compute | None = None,
 ) -> Result:
     """One variant on every category: a line for each and their mean. ``compute`` as in :func:`reproduce`."""
+    refuse(variant, "bench")
     settings = {name: value for name, value in variant.to_dict().items() if value != run.base.to_dict()[name]}
     table = build_table("per-category", run.dataset.name)
     if variant != row_config(run.base, table.rows[0]):  # not what the paper's table per category was made with
-        table = Table("bench", "ProCon", (Row("ProCon", settings),), table.columns, per_category=True)
+        table = Table("bench", "ProCon", (TableRow("ProCon", settings),), table.columns, per_category=True)
     make = compute or compute_here(device, progress)
     make(run, {name: _variants(run, table.rows, seeds) for name in categories}, keep_work)
     result = fill_table(run, table, categories, seeds)

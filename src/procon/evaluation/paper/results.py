@@ -8,7 +8,7 @@ from typing import Any
 
 from procon.config import Config
 from procon.evaluation.data.datasets import BENCHMARKS
-from procon.evaluation.paper.tables import BOTTOM_3, TITLES, Row, Table, published, spm
+from procon.evaluation.paper.tables import BOTTOM_3, TITLES, Table, TableRow, published, spm
 from procon.evaluation.runs.raw import Run, variant_name
 
 SEED_STEP = 100  # between the bank seeds of two repeats: more than any number of banks
@@ -55,9 +55,10 @@ class Result:
         return [TITLES[column] for column in self.columns]
 
 
-def row_config(base: Config, row: Row, seed: int = 0) -> Config:
+def row_config(base: Config, row: TableRow, seed: int = 0) -> Config:
     """The variant behind a row; ``seed`` numbers the repeat."""
-    return replace(base, **{**row.settings, "bank_seed": SEED_STEP * seed})
+    config = replace(base, **row.settings)
+    return replace(config, bank_seed=config.bank_seed + SEED_STEP * seed)
 
 
 def known_hardest(run: Run, categories: Sequence[str]) -> tuple[str, ...] | None:
@@ -76,7 +77,7 @@ def hardest(run: Run, categories: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(categories, key=lambda name: (run.measure(name, variant)["i_auroc"], name))[: len(BOTTOM_3)])
 
 
-SPM = Row("SPM", spm(coreset_ratio=0.01))
+SPM = TableRow("SPM", spm(coreset_ratio=0.01))
 
 
 def fill_table(run: Run, table: Table, categories: Sequence[str], seeds: int = 1) -> Result:
@@ -107,7 +108,7 @@ def fill_table(run: Run, table: Table, categories: Sequence[str], seeds: int = 1
 def _cells(
     run: Run,
     table: Table,
-    row: Row,
+    row: TableRow,
     categories: Sequence[str],
     seeds: int,
     paper: Mapping[str, float],

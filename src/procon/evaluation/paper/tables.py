@@ -39,7 +39,7 @@ FINAL_BANKS = {"mpdd": 1, "btad": 1, "medical": 1}
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One line of a table."""
 
     label: str
@@ -53,7 +53,7 @@ class Table:
 
     name: str
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     columns: tuple[str, ...] = FOUR
     subset: bool = False
     """On the three hardest categories only."""
@@ -93,38 +93,38 @@ def build_table(name: str, dataset: str) -> Table:
 
 def _main(dataset: str) -> Table:
     final = _final(dataset)
-    rows = (Row("SPM", spm(**final)), Row("ProCon", final))
+    rows = (TableRow("SPM", spm(**final)), TableRow("ProCon", final))
     return Table("main", "Final operating point", rows, ALL, note=_SPM_NOTE)
 
 
 def _ladder(dataset: str) -> Table:
     rows = (
-        Row("Hard NN memory", spm(**_ONE, readout="hard", banks=1)),
-        Row("+ bank consensus", spm(**_ONE, readout="hard")),
-        Row("+ soft projection (SPM)", spm(**_ONE)),
-        Row("+ layer consensus (ProCon)", _ONE),
-        Row("Layer -6, hard NN", {**_ONE, "layers": (-6,), "readout": "hard", "banks": 1}),
-        Row("Layer -6, + bank consensus", {**_ONE, "layers": (-6,), "readout": "hard"}),
-        Row("Layer -6, + soft projection", {**_ONE, "layers": (-6,)}),
-        Row("Four layers, hard NN", {**_ONE, "readout": "hard", "banks": 1}),
-        Row("Four layers, hard NN, + bank consensus", {**_ONE, "readout": "hard"}),
+        TableRow("Hard NN memory", spm(**_ONE, readout="hard", banks=1)),
+        TableRow("+ bank consensus", spm(**_ONE, readout="hard")),
+        TableRow("+ soft projection (SPM)", spm(**_ONE)),
+        TableRow("+ layer consensus (ProCon)", _ONE),
+        TableRow("Layer -6, hard NN", {**_ONE, "layers": (-6,), "readout": "hard", "banks": 1}),
+        TableRow("Layer -6, + bank consensus", {**_ONE, "layers": (-6,), "readout": "hard"}),
+        TableRow("Layer -6, + soft projection", {**_ONE, "layers": (-6,)}),
+        TableRow("Four layers, hard NN", {**_ONE, "readout": "hard", "banks": 1}),
+        TableRow("Four layers, hard NN, + bank consensus", {**_ONE, "readout": "hard"}),
     )
     return Table("ladder", "From hard retrieval to projection consensus, 1 % coreset", rows, note=_SPM_NOTE)
 
 
 def _per_layer(dataset: str) -> Table:
-    rows = [Row(f"Layer {layer}", {**_ONE, "layers": (layer,)}) for layer in POOL]
-    rows += [Row("Concat", {**_ONE, "layer_fusion": "concat"}), Row("ProCon", _ONE)]
+    rows = [TableRow(f"Layer {layer}", {**_ONE, "layers": (layer,)}) for layer in POOL]
+    rows += [TableRow("Concat", {**_ONE, "layer_fusion": "concat"}), TableRow("ProCon", _ONE)]
     return Table("per-layer", "Single depths, joined and independent memories, 1 % coreset", tuple(rows))
 
 
 def _concat(dataset: str) -> Table:
-    rows = (Row("Concat", {**_ONE, "layer_fusion": "concat"}), Row("ProCon", _ONE))
+    rows = (TableRow("Concat", {**_ONE, "layer_fusion": "concat"}), TableRow("ProCon", _ONE))
     return Table("concat", "One joined memory or one for each layer, 1 % coreset", rows, ALL)
 
 
 def _banks(dataset: str) -> Table:
-    rows = tuple(Row(f"B = {banks}", {**_ONE, "banks": banks}) for banks in range(1, 6))
+    rows = tuple(TableRow(f"B = {banks}", {**_ONE, "banks": banks}) for banks in range(1, 6))
     return Table("banks", "Number of banks, 1 % coreset", rows, ALL)
 
 
@@ -132,24 +132,24 @@ def _budget(dataset: str) -> Table:
     rows = []
     for method, settings in (("ProCon", {}), ("SPM", spm())):
         for ratio in (0.01, 0.05, 0.1):
-            rows.append(Row(f"{method}, {ratio * 100:.0f} %", {**settings, "coreset_ratio": ratio}))
+            rows.append(TableRow(f"{method}, {ratio * 100:.0f} %", {**settings, "coreset_ratio": ratio}))
     return Table("budget", "Coreset budget", tuple(rows), ALL, note=_SPM_NOTE)
 
 
 def _single_layer(dataset: str) -> Table:
-    rows = tuple(Row(f"Layer {layer}", {**_ONE, "layers": (layer,)}) for layer in range(-1, -13, -1))
+    rows = tuple(TableRow(f"Layer {layer}", {**_ONE, "layers": (layer,)}) for layer in range(-1, -13, -1))
     return Table("single-layer", "Every single layer, 1 % coreset", rows)
 
 
 def _fusion(dataset: str) -> Table:
     wide = {**_ONE, "layers": WIDE_POOL}
-    rows = [Row("Concat, one bank", {**wide, "layer_fusion": "concat", "banks": 1})]
-    rows += [Row("Concat", {**wide, "layer_fusion": "concat"})]
-    rows += [Row(rule.title(), {**wide, "layer_fusion": rule}) for rule in ("mean", "median", "max")]
-    rows += [Row("Mean, robust per-image norm", {**wide, "normalization": "robust"})]
-    rows += [Row("Mean, train-statistics norm", {**wide, "normalization": "train"})]
-    rows += [Row("Mean, image score: max", {**wide, "top_ratio": 1e-6})]
-    rows += [Row(f"Mean, top-mean {ratio:g}", {**wide, "top_ratio": ratio}) for ratio in (0.002, 0.01, 0.02, 0.05)]
+    rows = [TableRow("Concat, one bank", {**wide, "layer_fusion": "concat", "banks": 1})]
+    rows += [TableRow("Concat", {**wide, "layer_fusion": "concat"})]
+    rows += [TableRow(rule.title(), {**wide, "layer_fusion": rule}) for rule in ("mean", "median", "max")]
+    rows += [TableRow("Mean, robust per-image norm", {**wide, "normalization": "robust"})]
+    rows += [TableRow("Mean, train-statistics norm", {**wide, "normalization": "train"})]
+    rows += [TableRow("Mean, image score: max", {**wide, "top_ratio": 1e-6})]
+    rows += [TableRow(f"Mean, top-mean {ratio:g}", {**wide, "top_ratio": ratio}) for ratio in (0.002, 0.01, 0.02, 0.05)]
     note = (
         "The image score is the top-mean at 0.005 where nothing else is said; the paper prints no value for the others."
     )
@@ -159,41 +159,41 @@ def _fusion(dataset: str) -> Table:
 
 
 def _pools(dataset: str) -> Table:
-    rows = tuple(Row(_pool(pool), {**_ONE, "layers": pool}) for pool in _POOLS)
+    rows = tuple(TableRow(_pool(pool), {**_ONE, "layers": pool}) for pool in _POOLS)
     return Table("pools", "Layer pools, 1 % coreset", rows, THREE, subset=True)
 
 
 def _promotion(dataset: str) -> Table:
-    rows = [Row(_pool(pool), {**_ONE, "layers": pool}) for pool in (POOL, (-6, -9), (-6, -8, -9), (-8, -9))]
-    return Table("promotion", "Promoted pools, 1 % coreset", (*rows, Row("SPM", spm(**_ONE))), note=_SPM_NOTE)
+    rows = [TableRow(_pool(pool), {**_ONE, "layers": pool}) for pool in (POOL, (-6, -9), (-6, -8, -9), (-8, -9))]
+    return Table("promotion", "Promoted pools, 1 % coreset", (*rows, TableRow("SPM", spm(**_ONE))), note=_SPM_NOTE)
 
 
 def _crossdomain(dataset: str) -> Table:
-    rows = (Row("ProCon, B = 1, 1 %", {**_ONE, "banks": 1}),)
+    rows = (TableRow("ProCon, B = 1, 1 %", {**_ONE, "banks": 1}),)
     return Table("crossdomain", "The unchanged recipe, B = 1, 1 % coreset", rows, ALL)
 
 
 def _per_category(dataset: str) -> Table:
     final = _final(dataset)
     title = f"Categories at {final['coreset_ratio']:.0%}, B = {final['banks']}"
-    return Table("per-category", title, (Row("ProCon", final),), ALL, per_category=True)
+    return Table("per-category", title, (TableRow("ProCon", final),), ALL, per_category=True)
 
 
 def _readout(dataset: str) -> Table:
-    rows = [Row("ProCon (k = 5, own temperature)", _ONE)]
-    rows += [Row(f"k = {k}", {**_ONE, "num_neighbors": k}) for k in (1, 2, 3, 9, 15)]
-    rows += [Row("temperature from 512 patches", {**_ONE, "tau_patches": 512})]
-    rows += [Row(f"temperature fixed at {tau:g}", {**_ONE, "tau": tau}) for tau in (0.01, 0.1, 1.0)]
-    rows += [Row("uniform weights", {**_ONE, "readout": "uniform"})]
-    rows += [Row("nearest anchor (hard)", {**_ONE, "readout": "hard"})]
+    rows = [TableRow("ProCon (k = 5, own temperature)", _ONE)]
+    rows += [TableRow(f"k = {k}", {**_ONE, "num_neighbors": k}) for k in (1, 2, 3, 9, 15)]
+    rows += [TableRow("temperature from 512 patches", {**_ONE, "tau_patches": 512})]
+    rows += [TableRow(f"temperature fixed at {tau:g}", {**_ONE, "tau": tau}) for tau in (0.01, 0.1, 1.0)]
+    rows += [TableRow("uniform weights", {**_ONE, "readout": "uniform"})]
+    rows += [TableRow("nearest anchor (hard)", {**_ONE, "readout": "hard"})]
     return Table("readout", "How a memory is read, 1 % coreset", tuple(rows), note="The paper prints no such table.")
 
 
 def _coreset(dataset: str) -> Table:
     rows = (
-        Row("k-center", _ONE),
-        Row("random", {**_ONE, "coreset": "random"}),
-        Row("density-biased pruning", {**_ONE, "coreset": "dense"}),
+        TableRow("k-center", _ONE),
+        TableRow("random", {**_ONE, "coreset": "random"}),
+        TableRow("density-biased pruning", {**_ONE, "coreset": "dense"}),
     )
     note = "The paper reports that density-biased pruning failed, without figures."
     return Table("coreset", "How a memory is chosen, 1 % coreset", rows, note=note)

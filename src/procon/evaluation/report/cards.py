@@ -7,7 +7,7 @@ from procon.evaluation.report import page
 from procon.evaluation.report.cases import SMALLEST, Case, false_alarms, hidden, misses
 from procon.evaluation.report.charts import safe_text
 from procon.evaluation.report.lineup import title_of
-from procon.evaluation.report.page import Card
+from procon.evaluation.report.page import CaseCard
 from procon.evaluation.report.pictures import data_uri, outline, painted, seen, truth
 from procon.evaluation.report.views import View
 
@@ -55,9 +55,9 @@ def _at(view: View, wrong: str) -> str:
     return f"At the threshold with the best F1 ({view.threshold:.4f}) {wrong}"
 
 
-def _cards(view: View, lists: Sequence[Sequence[Case]], allowance: int) -> list[list[Card]]:
+def _cards(view: View, lists: Sequence[Sequence[Case]], allowance: int) -> list[list[CaseCard]]:
     """The worst of each list in turn, until the next would not fit."""
-    made: list[list[Card]] = [[] for _ in lists]
+    made: list[list[CaseCard]] = [[] for _ in lists]
     for place, case in _in_turn(lists):
         card = make_card(view, case)
         allowance -= card.size()
@@ -72,7 +72,7 @@ def _in_turn(lists: Sequence[Sequence[Case]]) -> Iterator[tuple[int, Case]]:
         yield from ((place, case) for place, case in enumerate(row) if case is not None)
 
 
-def make_card(view: View, case: Case) -> Card:
+def make_card(view: View, case: Case) -> CaseCard:
     """The pictures and words of one image."""
     raw, sample = view.raw, view.raw.samples[case.index]
     part = seen(raw, case.index)
@@ -84,7 +84,7 @@ def make_card(view: View, case: Case) -> Card:
     verdict = ""
     if view.threshold is not None:
         verdict = ("missed" if sample.defective else "false alarm") if case.wrong else "called right"
-    return Card(
+    return CaseCard(
         sample.path.name,
         sample.kind,
         float(raw.scores[case.index]),

@@ -9,10 +9,9 @@ from scipy import ndimage
 
 from procon.evaluation.data.layouts import GOOD
 from procon.evaluation.report.pictures import Bools, Floats, Scale
-from procon.evaluation.runs.raw import Lazy, Raw
+from procon.evaluation.runs.raw import Raw
 
 _BINS = 1 << 14
-_AT_ONCE = 1 << 29  # bytes of pixel maps that are made once and held
 _QUANTILE = 0.999
 SMALLEST = 12
 """Pixels of a region that is shown: smaller ones are mostly crumbs of a mask that was resized."""
@@ -34,7 +33,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Region:
+class MaskRegion:
     """A connected region of a mask, 8-connected."""
 
     index: int
@@ -52,7 +51,7 @@ class Survey:
     """What one pass over the maps of a variant tells."""
 
     scale: Scale
-    regions: list[Region]
+    regions: list[MaskRegion]
     """The least visible first."""
     edges: NDArray[np.float64]
     above: NDArray[np.float64]
@@ -61,19 +60,6 @@ class Survey:
     def rate(self, value: float) -> float:
         """The false positive rate that covers ``value``: to about a ten-thousandth of the range of values."""
         return float(np.interp(value, self.edges, self.above))
-
-
-def known_pixels(raw: Raw) -> tuple[list[int], Sequence[Floats], Sequence[Bools | None]]:
-    """The images whose truth is known to the pixel, with their maps and masks (None: good).
-
-    An :class:`ImageError` says that a mask cannot be read.
-    """
-    known = [i for i, sample in enumerate(raw.samples) if sample.mask is not None or not sample.defective]
-    maps: Sequence[Floats] = Lazy(len(known), lambda place: raw.pixel_map(known[place]))
-    masks: Sequence[Bools | None] = [raw.mask(index) for index in known]
-    if 4 * len(known) * raw.size[0] * raw.size[1] <= _AT_ONCE:  # they are read several times
-        maps = list(maps)
-    return known, maps, masks
 
 
 def survey(raw: Raw, known: Sequence[int], maps: Sequence[Floats], masks: Sequence[Bools | None]) -> Survey:
@@ -108,14 +94,14 @@ def _normal(raw: Raw, good: NDArray[np.int64], edges: NDArray[np.float64]) -> tu
     return typical, float(edges[1 + int(np.argmax(below >= _QUANTILE))])
 
 
-def _regions(index: int, values: Floats, mask: Bools | None) -> list[Region]:
+def _regions(index: int, values: Floats, mask: Bools | None) -> list[MaskRegion]:
     if mask is None:
         return []
     labels, count = ndimage.label(mask, _TOUCHING)
     numbers = np.arange(1, count + 1)
     medians = ndimage.median(values, labels, numbers)
     areas = np.bincount(labels.ravel())[1:]
-    return [Region(index, int(n), float(m), int(a)) for n, m, a in zip(numbers, medians, areas, strict=True)]
+    return [MaskRegion(index, int(n), float(m), int(a)) for n, m, a in zip(numbers, medians, areas, strict=True)]
 
 
 def region_of(mask: Bools, number: int) -> Bools:

@@ -30,7 +30,7 @@ DARK = ".chart { --c0: #6cb2ff; --c1: #ff9d54; --cgood: #5ecb8a; --cbad: #ff6b81
 
 
 @dataclass(frozen=True)
-class Curve:
+class ChartLine:
     """One line of a chart."""
 
     label: str
@@ -79,7 +79,7 @@ def histogram(title: str, good: Values, defective: Values, threshold: float | No
     return _chart(title, about, "image score", "images", [*bars, axis, *marks, legend])
 
 
-def curve_chart(title: str, curves: Sequence[Curve], x_title: str, y_title: str, right: float = 1.0) -> str:
+def curve_chart(title: str, curves: Sequence[ChartLine], x_title: str, y_title: str, right: float = 1.0) -> str:
     """At most two curves over 0..``right``, with a legend above them."""
     marks = []
     for tick, text in ticks(0.0, right):
@@ -134,7 +134,7 @@ def _chart(title: str, about: str, x_title: str, y_title: str, parts: Sequence[s
     )
 
 
-def _path(curve: Curve, place: int, right: float) -> str:
+def _path(curve: ChartLine, place: int, right: float) -> str:
     inside = curve.x <= right
     x, y = curve.x[inside], curve.y[inside]
     if not inside.all():  # the curve goes on: draw it up to the frame

@@ -102,7 +102,7 @@ def _chosen(indices: Sequence[int] | None) -> str:
 def _column(title: str, raw: Raw) -> _Column:
     labels = np.array(raw.labels)
     typical = float(np.median(raw.maps[~labels] if not labels.all() else raw.maps))
-    peak = max(float(values.max()) for values in raw.pixel_maps())
+    peak = max(float(values.max()) for values in map(raw.pixel_map, range(len(raw.scores))))
     return _Column(title, raw, (typical, peak))
 
 

@@ -15,7 +15,7 @@ FIRST = 4  # cards in view; the others unfold
 
 
 @dataclass(frozen=True)
-class Card:
+class CaseCard:
     """One test image as the page shows it."""
 
     name: str
@@ -48,7 +48,7 @@ def outlines(size: tuple[int, int], truth: str, region: str) -> str:
     return f'<svg class="truth" viewBox="{box}" preserveAspectRatio="none" aria-hidden="true">{paths}</svg>'
 
 
-def card_html(card: Card, scale: Scale) -> str:
+def card_html(card: CaseCard, scale: Scale) -> str:
     """Input and map side by side, the colour bar under the map, and what is to be said."""
     name = safe_text(card.name)
     if card.part is None:
@@ -75,7 +75,7 @@ def color_bar(scale: Scale) -> str:
     )
 
 
-def card_list(title: str, intro: str, cards: Sequence[Card], scale: Scale) -> str:
+def card_list(title: str, intro: str, cards: Sequence[CaseCard], scale: Scale) -> str:
     """A heading, a sentence and the cards; all but the first few unfold."""
     parts = [f"<h3>{safe_text(title)}</h3><p>{safe_text(intro)}</p>"]
     if cards:

@@ -7,7 +7,7 @@ import numpy as np
 from procon.errors import ImageError
 from procon.evaluation.metrics import LIMIT, Curve, Metrics, curves, image_curves
 from procon.evaluation.report import charts
-from procon.evaluation.report.cases import Survey, best_threshold, known_pixels, survey
+from procon.evaluation.report.cases import Survey, best_threshold, survey
 from procon.evaluation.report.lineup import measured
 from procon.evaluation.report.pictures import Bools
 from procon.evaluation.runs.raw import Raw, Run
@@ -51,12 +51,12 @@ class View:
             "pro": charts.curve_chart(f"PRO to {LIMIT}, AUPRO", pro, f"{_RATE}, pixels", "share of regions", LIMIT),
         }
 
-    def _lines(self, name: str, areas: dict[str, str]) -> list[charts.Curve]:
+    def _lines(self, name: str, areas: dict[str, str]) -> list[charts.ChartLine]:
         lines = []
         for what, key in areas.items():
             x, y = (self.image if what == "images" else self.pixel).get(name, (np.zeros(0), np.zeros(0)))
             if len(x):
-                lines.append(charts.Curve(f"{what} {self.metrics[key]:.4f}", x, y, steps=name == "pr"))
+                lines.append(charts.ChartLine(f"{what} {self.metrics[key]:.4f}", x, y, steps=name == "pr"))
         return lines
 
 
@@ -65,7 +65,8 @@ def look(run: Run, category: str, variant: str) -> View:
     raw = run.load(category, variant)
     metrics = measured(run, category, variant)
     try:
-        known, maps, masks = known_pixels(raw)
+        known, maps, lazy_masks = raw.known_pixels()
+        masks = list(lazy_masks)
     except ImageError:
         known, maps, masks = [], [], []
     pixel = curves(maps, masks) if known else {}

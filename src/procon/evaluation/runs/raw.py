@@ -25,10 +25,11 @@ from procon.config import Config, refuse
 from procon.errors import ConfigError
 from procon.evaluation.data.datasets import Dataset, Sample, open_dataset, read_mask
 from procon.evaluation.metrics import Metrics, evaluate
-from procon.evaluation.runs.sweep import Scored, Sweep
+from procon.evaluation.runs.sweep import Sweep, VariantScores
 from procon.evaluation.runs.tokens import TokenCache
 from procon.files import atomic_path, atomic_text
 from procon.method.maps import pixel_map
+from procon.model.training import Progress
 from procon.vision.backbone import Backbone
 from procon.vision.images import crop_origin
 
@@ -38,7 +39,6 @@ SHARED = ("backbone", "weights", "image_size", "resize", "aspect", "tile", "prec
 _AT_ONCE = 2**29  # bytes of pixel maps that are made once and held
 
 Floats = NDArray[np.float32]
-Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
 
 
@@ -95,13 +95,17 @@ class Raw:
         whole = read_mask(path, (self.resize, self.resize))
         return whole[top : top + self.size[0], left : left + self.size[1]]
 
-    def pixel_maps(self) -> "Lazy[Floats]":
-        """All maps, made when asked for."""
-        return Lazy(len(self.scores), self.pixel_map)
+    def known_pixels(self) -> tuple[list[int], Sequence[Floats], Sequence[NDArray[np.bool_] | None]]:
+        """The images whose ground truth is known per pixel, with their maps and masks (None: good).
 
-    def masks(self) -> "Lazy[NDArray[np.bool_] | None]":
-        """All masks, read when asked for."""
-        return Lazy(len(self.scores), self.mask)
+        Small sets are held in memory, because they are read several times; large ones are made when asked for.
+        """
+        known = [i for i, sample in enumerate(self.samples) if sample.mask is not None or not sample.defective]
+        maps: Sequence[Floats] = Lazy(len(known), lambda i: self.pixel_map(known[i]))
+        masks: Sequence[NDArray[np.bool_] | None] = Lazy(len(known), lambda i: self.mask(known[i]))
+        if 4 * len(known) * self.size[0] * self.size[1] <= _AT_ONCE:
+            maps, masks = list(maps), list(masks)
+        return known, maps, masks
 
 
 class Lazy(Sequence[T]):
@@ -114,11 +118,7 @@ class Lazy(Sequence[T]):
         return self._length
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self._make(i) for i in range(*index.indices(self._length))]
-        if not -self._length <= index < self._length:
-            raise IndexError(index)
-        return self._make(index % self._length)
+        return self._make(range(self._length)[index])
 
     def __iter__(self) -> Iterator[T]:
         return map(self._make, range(self._length))
@@ -128,7 +128,8 @@ class Run:
     """A folder of raw results; opened by a command that adds to it, or by one that only reads."""
 
     def __init__(self, folder: Path, dataset: Dataset, base: Config) -> None:
-        """A run in ``folder``, or the one that is there taken up again if it is of the same data and settings."""
+        """A run in ``folder``; an existing run is continued if it has the same data and settings."""
+        refuse(base, "bench")
         self.folder, self.dataset, self.base = folder, dataset, base
         shared = {name: base.to_dict()[name] for name in SHARED}
         self._about = json.loads(
@@ -168,7 +169,7 @@ class Run:
             found.setdefault(path.parent.name, []).append(path.stem)
         return found
 
-    def write(self, category: str, variant: str, scored: Scored, samples: Sequence[Sample], about: Any) -> None:
+    def write(self, category: str, variant: str, scored: VariantScores, samples: Sequence[Sample], about: Any) -> None:
         """Store raw results; ``about`` needs ``size`` and may hold ``blur_sigma``, ``resize`` and anything JSON."""
         if not (self.folder / "run.json").exists():
             with atomic_text(self.folder / "run.json") as stream:
@@ -212,7 +213,7 @@ class Run:
         known = _read_json(path)
         if known is not None and known["raw"] == stamp:
             values = {name: float("nan") if value is None else value for name, value in known["metrics"].items()}
-            return _metrics(values, known["reasons"])
+            return Metrics(values, known["reasons"])
         found = measure(self.load(category, variant))
         values = {name: None if np.isnan(value) else value for name, value in found.items()}
         with atomic_text(path) as stream:
@@ -226,36 +227,38 @@ class Run:
         category: str,
         variants: Iterable[Config],
         device: torch.device,
-        progress: Progress,
+        on_progress: Progress,
         *,
         keep_work: bool = False,
     ) -> None:
         """Make the raw results of every variant that is not there yet. All must share the settings of this run."""
         todo = self._todo(category, variants)
         if todo:
-            sweep, weights = self._sweep(category, todo, device, progress)
+            sweep, weights = self._sweep(category, todo, device, on_progress)
             samples = self.dataset.category(category).test
 
-            def done(config: Config, scored: Scored) -> None:
+            def done(config: Config, scored: VariantScores) -> None:
                 about: dict[str, Any] = {"config": config.to_dict(), "size": config.input_size, "system": "procon"}
                 about |= {"blur_sigma": config.blur_sigma, "resize": config.resize, "weights": weights}
                 self.write(category, variant_name(config), scored, samples, about)
 
-            sweep.run(todo.values(), done, progress)
+            sweep.run(todo.values(), done, on_progress)
         if not keep_work:
             shutil.rmtree(self._work(category), ignore_errors=True)
 
-    def prepare(self, category: str, variants: Iterable[Config], device: torch.device, progress: Progress) -> list[str]:
+    def prepare(
+        self, category: str, variants: Iterable[Config], device: torch.device, on_progress: Progress
+    ) -> list[str]:
         """Put the tokens of a category on disk and name the memories for :meth:`read_memory`."""
         todo = self._todo(category, variants)
-        return self._sweep(category, todo, device, progress)[0].memories(todo.values()) if todo else []
+        return self._sweep(category, todo, device, on_progress)[0].memories(todo.values()) if todo else []
 
     def read_memory(
-        self, category: str, variants: Iterable[Config], memory: str, device: torch.device, progress: Progress
+        self, category: str, variants: Iterable[Config], memory: str, device: torch.device, on_progress: Progress
     ) -> None:
         """A part of :meth:`compute` that can be done apart, also by another process, after :meth:`prepare`."""
         todo = self._todo(category, variants)
-        self._sweep(category, todo, device, progress)[0].read(todo.values(), memory, progress)
+        self._sweep(category, todo, device, on_progress)[0].read(todo.values(), memory, on_progress)
 
     def _work(self, category: str) -> Path:
         return self.folder / "work" / category
@@ -269,7 +272,9 @@ class Run:
                 raise ConfigError(f"variants of a run must share {', '.join(SHARED)}")
         return {name: config for name, config in wanted.items() if not self.has(category, config)}
 
-    def _sweep(self, name: str, todo: dict[str, Config], device: torch.device, progress: Progress) -> tuple[Sweep, str]:
+    def _sweep(
+        self, name: str, todo: dict[str, Config], device: torch.device, on_progress: Progress
+    ) -> tuple[Sweep, str]:
         """The sweep over a category whose tokens are on disk, and the digest of the weights they came from."""
         category = self.dataset.category(name)
         if not category.train or not category.test:
@@ -283,7 +288,7 @@ class Run:
         work = self._work(name)
         tokens = TokenCache(work / "tokens", images, rows * columns, backbone.architecture.hidden, identity)
         if tokens.missing(blocks):
-            tokens.fill(backbone, self.base, lambda done, total: progress("reading images", done, total))
+            tokens.fill(backbone, self.base, lambda done, total: on_progress("reading images", done, total))
         sweep = Sweep(work / "residuals", tokens, len(category.train), backbone.architecture, device)
         return sweep, backbone.sha256
 
@@ -299,23 +304,12 @@ class Run:
 
 def measure(raw: Raw) -> Metrics:
     """All metrics of raw results; images whose defect has no mask count for the image metrics alone."""
-    known = [i for i, sample in enumerate(raw.samples) if sample.mask is not None or not sample.defective]
-    maps: Sequence[Floats] = Lazy(len(known), lambda i: raw.pixel_map(known[i]))
-    masks: Sequence[NDArray[np.bool_] | None] = Lazy(len(known), lambda i: raw.mask(known[i]))
-    if 4 * len(known) * raw.size[0] * raw.size[1] <= _AT_ONCE:  # metrics read them more than once
-        maps, masks = list(maps), list(masks)
+    known, maps, masks = raw.known_pixels()
     image = evaluate(raw.scores, np.array(raw.labels))
     pixel = evaluate(raw.scores[known], np.array(raw.labels)[known], maps, masks)
     values = {name: image[name] if name.startswith("i_") else pixel[name] for name in image}
     reasons = {name: why for part in (image, pixel) for name, why in part.reasons.items() if np.isnan(values[name])}
-    return _metrics(values, reasons)
-
-
-def _metrics(values: dict[str, float], reasons: dict[str, str]) -> Metrics:
-    metrics = Metrics()
-    metrics.update(values)
-    metrics.reasons.update(reasons)
-    return metrics
+    return Metrics(values, reasons)
 
 
 def _relative(path: Path, root: Path) -> str:

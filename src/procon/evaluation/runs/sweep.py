@@ -29,15 +29,14 @@ from procon.model.features import Embedding
 from procon.model.memory import LayerMemory, Memory
 from procon.model.selection import coreset_size, gather_layer, select_anchors, selection_grid
 from procon.model.store import IN_RAM_BYTES, FeatureStore
-from procon.model.training import TrainingImage
+from procon.model.training import Progress, TrainingImage
 from procon.vision.weights import Architecture
 
 Floats = NDArray[np.float32]
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Scored:
+class VariantScores:
     """What a variant says about the test images of a category."""
 
     scores: Floats
@@ -75,11 +74,13 @@ class Sweep:
         self._architecture, self._device = architecture, device
         self._embeddings: dict[Config, Embedding] = {}
 
-    def run(self, variants: Iterable[Config], done: Callable[[Config, Scored], None], progress: Progress) -> None:
+    def run(
+        self, variants: Iterable[Config], done: Callable[[Config, VariantScores], None], on_progress: Progress
+    ) -> None:
         """Score the test images under every variant; ``done`` hears each as soon as its parts are there."""
         waiting = list(variants)
         reads, missing = self._missing(waiting)
-        tick = self._ticks(missing.values(), progress)
+        tick = self._ticks(missing.values(), on_progress)
         for group in missing.values():
             if group:
                 self._read_memory(group, tick)
@@ -92,11 +93,11 @@ class Sweep:
         """Memories whose residuals are not all there yet: they can be read in any order, or at the same time."""
         return [key for key, group in self._missing(list(variants))[1].items() if group]
 
-    def read(self, variants: Iterable[Config], memory: str, progress: Progress) -> None:
+    def read(self, variants: Iterable[Config], memory: str, on_progress: Progress) -> None:
         """Make the residuals of one of :meth:`memories`; :meth:`run` then finds them there."""
         group = self._missing(list(variants))[1].get(memory)
         if group:
-            self._read_memory(group, self._ticks([group], progress))
+            self._read_memory(group, self._ticks([group], on_progress))
 
     def _missing(self, variants: list[Config]) -> tuple[dict[str, _Read], dict[str, list[_Read]]]:
         """All residuals that ``variants`` are made of, and those that are not there, by memory."""
@@ -106,7 +107,7 @@ class Sweep:
             groups.setdefault(read.memory, []).append(read)
         return reads, {key: [read for read in group if not self._complete(read)] for key, group in groups.items()}
 
-    def _ticks(self, groups: Iterable[list[_Read]], progress: Progress) -> Callable[[], None]:
+    def _ticks(self, groups: Iterable[list[_Read]], on_progress: Progress) -> Callable[[], None]:
         """Something to call after each image that a memory was made from or asked about."""
         test = len(self._tokens.images) - self._train
         total = sum(self._train + test * len(group) for group in groups if group)
@@ -115,7 +116,7 @@ class Sweep:
         def tick() -> None:
             nonlocal ticks
             ticks += 1
-            progress("scoring", ticks, total)
+            on_progress("scoring", ticks, total)
 
         return tick
 
@@ -277,7 +278,7 @@ class Sweep:
             relative = [divide(reading, levels)[0].cpu().numpy() for reading in readings]
             self._save(read.key + "-relative", np.stack(relative))
 
-    def _fuse(self, config: Config) -> Scored:
+    def _fuse(self, config: Config) -> VariantScores:
         keys = self._keys(config)
         parts = [torch.from_numpy(self._load(key))[:, : config.banks] for key in keys]
         maps = torch.stack([bank_consensus(part) for part in parts], dim=1)
@@ -293,7 +294,7 @@ class Sweep:
             relative = [torch.from_numpy(self._load(key + "-relative")) for key in keys]
             image = fuse_layers(torch.stack([bank_consensus(part) for part in relative], dim=1), scales, config)
         scores = top_mean(image, config.top_ratio)
-        return Scored(scores.numpy(), shift(fused, quartile, config).view(-1, *config.grid).numpy())
+        return VariantScores(scores.numpy(), shift(fused, quartile, config).view(-1, *config.grid).numpy())
 
     # ------------------------------------------------------------------------------------------------ files
 

@@ -1,4 +1,4 @@
-"""Tokens of a category's images on disk: one forward pass serves every variant, and a kill loses a few images."""
+"""Tokens of a category's images on disk: one forward pass serves every variant, and a crash loses only a few images."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from procon.files import atomic_text
 from procon.model.features import Extractor
 from procon.vision.backbone import Backbone
 
-_SAVE_EVERY = 8  # images between two notes of how far we are
+_SAVE_EVERY = 8  # images between two updates of tokens.json
 
 
 class TokenCache:
@@ -40,10 +40,6 @@ class TokenCache:
     def missing(self, blocks: Sequence[int]) -> list[int]:
         """Blocks that are not complete yet, deepest last."""
         return sorted(block for block in blocks if self._done.get(block, 0) < len(self.images))
-
-    def bytes_of(self, blocks: Sequence[int]) -> int:
-        """Disk that the tokens of ``blocks`` take."""
-        return 4 * len(blocks) * len(self.images) * self._shape[0] * self._shape[1]
 
     def fill(self, backbone: Backbone, config: Config, progress: Callable[[int, int], None]) -> None:
         """Run the images through ``backbone`` and keep the tokens of its layers."""
@@ -86,11 +82,3 @@ class TokenCache:
         files = [np.memmap(self._path(block), np.float32, "r", shape=shape) for block in blocks]
         for image in images:
             yield [torch.from_numpy(np.array(values[image])).unsqueeze(0) for values in files]
-
-    def discard(self) -> None:
-        """Remove the files."""
-        self._state.unlink(missing_ok=True)
-        for path in self.folder.glob("block*.f32"):
-            path.unlink()
-        if self.folder.is_dir() and not any(self.folder.iterdir()):
-            self.folder.rmdir()

@@ -125,7 +125,7 @@ function render() {
   $("#regions ol").replaceChildren(...answer.regions.map((region, index) => {
     const [left, top, right, bottom] = region.box;
     const words = `${index + 1}. ${right - left} × ${bottom - top} px at ${left}, ${top}; peak ${score(region.peak)}`;
-    return element("li", {}, element("button", { type: "button", textContent: words, onclick: () => explainPeak(region.box) }));
+    return element("li", {}, element("button", { type: "button", textContent: words, onclick: () => explainPeak(region) }));
   }));
   if (!answer.regions.length) $("#regions ol").replaceChildren(element("li", { className: "hint", textContent: "none" }));
   renderFeedback();
@@ -155,18 +155,21 @@ function drawMarks(patch = null) {
 /** An exported model has left its training images behind: it scores, and that is all. */
 const explainsNothing = () => Boolean(current()?.exported);
 
-function explainPeak([left, top, right, bottom]) {
-  return explain((left + right) / 2, (top + bottom) / 2);
+/** Explain the patch at the peak of the heat map inside a region. */
+const explainPeak = (region) => explain(`region=${region.box.join(",")}`);
+
+/** Explain the patch around a pixel; one outside the image is moved to its edge. */
+function explainPixel(x, y) {
+  const limit = (value, most) => Math.max(0, Math.min(most - 1, Math.floor(value)));
+  return explain(`xy=${limit(x, part.answer.width)},${limit(y, part.answer.height)}`);
 }
 
-export async function explain(x, y) {
+async function explain(query) {
   const mine = asked, place = part;
   if (!place?.answer || explainsNothing()) return;
-  const limit = (value, most) => Math.max(0, Math.min(most - 1, Math.floor(value)));
-  const at = [limit(x, place.answer.width), limit(y, place.answer.height)];
   $("#why-words").textContent = "Comparing";
   try {
-    const found = await sendImage(`/v1/models/${current().name}/explain?xy=${at.join(",")}`, place.blob, place.name);
+    const found = await sendImage(`/v1/models/${current().name}/explain?${query}`, place.blob, place.name);
     if (mine === asked) renderWhy(found);
   } catch (error) {
     $("#why-words").textContent = error.message;
@@ -302,7 +305,7 @@ export function start() {
   $("#frame").addEventListener("click", (event) => {
     if (!part?.answer) return;
     const frame = $("#frame").getBoundingClientRect();
-    explain(((event.clientX - frame.left) / frame.width) * part.answer.width,
+    explainPixel(((event.clientX - frame.left) / frame.width) * part.answer.width,
       ((event.clientY - frame.top) / frame.height) * part.answer.height);
   });
   $("#stage").addEventListener("keydown", (event) => {
@@ -315,7 +318,7 @@ export function start() {
       cursor = [Math.min(Math.max(cursor[0] + (dx * width) / GRID, 0), width - 1), Math.min(Math.max(cursor[1] + (dy * height) / GRID, 0), height - 1)];
       drawMarks();
     } else if (event.key === "Enter" && cursor) {
-      explain(...cursor);
+      explainPixel(...cursor);
     } else return;
     event.preventDefault();
     event.stopPropagation();
