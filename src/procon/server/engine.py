@@ -1,8 +1,8 @@
-"""The stages of a prediction, apart: what needs the device, and what other threads can do before and after it."""
+"""Prediction in stages: prepare and judge run in any thread, score runs on the device."""
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -12,65 +12,93 @@ from procon.detector import Detector
 from procon.prediction import Prediction
 from procon.vision.images import Picture
 
-Scorer = Detector | Runtime
 Reading = tuple[Any, Any, Any]
-"""Score, map of the backbone's input [H, W] and median patch score of one image: tensors, or arrays of a runtime."""
+"""Score, heat map of the backbone's input [H, W] and median patch score of one image: tensors, or arrays."""
 
-_RECORDED = (1, 2, 4, 8, 16)  # images; larger groups keep a GPU busy as they are, and a recording holds their memory
+_RECORDED = (1, 2, 4, 8, 16)  # group sizes recorded as CUDA graphs; a recording holds memory of the GPU
 
 
-class Input(NamedTuple):
-    """An image as the backbone sees it."""
+class PreparedImage(NamedTuple):
+    """An image as the backbone takes it."""
 
     pixels: Tensor
     """[3, H, W]"""
     size: tuple[int, int]
-    """(height, width) of the image it was made from."""
+    """(height, width) of the original image."""
 
 
-def prepare(scorer: Scorer, picture: Picture) -> Input:
-    """The input of the backbone."""
-    if isinstance(scorer, Runtime):
-        return Input(torch.from_numpy(scorer.prepare(picture)), picture.size)
-    return Input(scorer.extractor.prepare(picture), picture.size)
+class Engine(Protocol):
+    """The stages of a prediction with one model."""
+
+    def prepare(self, picture: Picture) -> PreparedImage:
+        """The input of the backbone."""
+
+    def score(self, inputs: Sequence[PreparedImage]) -> list[Reading]:
+        """Run the model on ``inputs``; only the device thread calls this."""
+
+    def judge(self, picture: Picture, reading: Reading) -> Prediction:
+        """Heat map, verdict and regions."""
 
 
-def read(scorer: Scorer, inputs: Sequence[Input]) -> list[Reading]:
-    """What the device says about ``inputs``.
+class RuntimeEngine:
+    """The stages of an exported model."""
 
-    On a CPU they pass one by one, as in ``Detector.predict_each``: rounding then never depends on the others; and so
-    they do where images are padded, as their sizes differ. Results come to the CPU here, so that no other thread ever
-    touches a GPU: it could break a graph that is being recorded.
-    """
-    if isinstance(scorer, Runtime):
-        readings = [scorer.read(one.pixels.numpy()[None]) for one in inputs]
-        return [(scores[0], maps[0], middles[0]) for scores, maps, middles in readings]
-    together = scorer.device.type == "cuda" and scorer.config.aspect == "stretch"
-    waiting, found = iter(inputs), list[Reading]()
-    while group := list(islice(waiting, len(inputs) if together else 1)):
-        pixels = torch.stack([one.pixels.to(scorer.device) for one in group])
-        scores, maps, middles = scorer.read(pixels, group[0].size)
-        found.extend(zip(scores.cpu(), maps.cpu(), middles.cpu(), strict=True))
-    return found
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def prepare(self, picture: Picture) -> PreparedImage:
+        """The input of the exported graph."""
+        return PreparedImage(torch.from_numpy(self._runtime.prepare(picture)), picture.size)
+
+    def score(self, inputs: Sequence[PreparedImage]) -> list[Reading]:
+        """One image at a time."""
+        readings = [self._runtime.read(image.pixels.numpy()[None]) for image in inputs]
+        return [(scores[0], maps[0], medians[0]) for scores, maps, medians in readings]
+
+    def judge(self, picture: Picture, reading: Reading) -> Prediction:
+        """Heat map, verdict and regions."""
+        score, input_map, median = reading
+        return self._runtime.judge(picture, float(score), input_map, float(median))
+
+
+class DetectorEngine:
+    """The stages of a detector."""
+
+    def __init__(self, detector: Detector) -> None:
+        self._detector = detector
+
+    def prepare(self, picture: Picture) -> PreparedImage:
+        """The input of the backbone."""
+        return PreparedImage(self._detector.extractor.prepare(picture), picture.size)
+
+    def score(self, inputs: Sequence[PreparedImage]) -> list[Reading]:
+        """On a CPU, and where images are padded, one image at a time: rounding never depends on the other images.
+
+        Results are copied to the CPU here, so that no other thread uses the GPU: that could break a recording.
+        """
+        detector = self._detector
+        together = detector.device.type == "cuda" and detector.config.aspect == "stretch"
+        remaining, readings = iter(inputs), list[Reading]()
+        while group := list(islice(remaining, len(inputs) if together else 1)):
+            pixels = torch.stack([image.pixels.to(detector.device) for image in group])
+            results = detector.read(pixels, group[0].size)
+            readings.extend(zip(*(values.cpu() for values in results), strict=True))
+        return readings
+
+    def judge(self, picture: Picture, reading: Reading) -> Prediction:
+        """Heat map, verdict and regions."""
+        return self._detector.judge(picture, *reading)
+
+    def warm_up(self, counts: Sequence[int]) -> list[None]:
+        """Score groups of so many empty images: kernels compile, and small groups are recorded."""
+        height, width = self._detector.config.input_size
+        for count in counts:
+            if count in _RECORDED:
+                self._detector.record(count)
+            self.score([PreparedImage(torch.zeros(3, height, width), (height, width))] * count)
+        return [None] * len(counts)
 
 
 def group_sizes(most: int) -> list[int]:
-    """Sizes of groups that a GPU is prepared for, largest first so that the smaller use its memory again."""
+    """Group sizes to warm up, largest first so that the smaller ones reuse its memory."""
     return sorted({most, *(size for size in _RECORDED if size <= most)}, reverse=True)
-
-
-def warm(detector: Detector, count: int, _items: Sequence[Any]) -> list[None]:
-    """Work for a group of ``count`` images, done once: kernels compile, and small groups are recorded."""
-    height, width = detector.config.input_size
-    if count in _RECORDED:
-        detector.record(count)
-    read(detector, [Input(torch.zeros(3, height, width), (height, width))] * count)
-    return [None]
-
-
-def judge(scorer: Scorer, picture: Picture, reading: Reading) -> Prediction:
-    """Heat map, verdict and regions."""
-    score, input_map, middle = reading
-    if isinstance(scorer, Runtime):
-        return scorer.judge(picture, float(score), input_map, float(middle))
-    return scorer.judge(picture, score, input_map, middle)
