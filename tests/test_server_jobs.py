@@ -18,7 +18,7 @@ from fastapi.testclient import TestClient
 from procon import Detector
 from procon.server.lessons import keep_threshold
 from procon.server.process import JobError
-from procon.server.store import Scored, Store
+from procon.server.store import Store
 from tests.conftest import part_pixels
 from tests.server_process import ServerProcess, serving, tiny_settings, wait_for
 from tests.test_server_api import client_of, png, predict, ready, service_of, settings
@@ -149,7 +149,7 @@ def test_only_images_that_came_as_feedback_are_forgotten(
     tmp_path: Path, detector: Detector, good_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody calls a training image good: it is not added, and taking that back must not remove it."""
-    from procon.server.worker import _learn
+    from procon.server.worker import learn
 
     model, output = tmp_path / "disc.procon", tmp_path / "out.procon"
     detector.save(model)
@@ -159,11 +159,11 @@ def test_only_images_that_came_as_feedback_are_forgotten(
     known.write_bytes((good_folder / "000.png").read_bytes())
     new.write_bytes(png(50))
     task = {"model": str(model), "weights": None, "training": None, "device": "cpu", "output": str(output)}
-    assert _learn({**task, "images": [str(known), str(new)], "forget": []}) == {"added": 1, "forgotten": 0}
+    assert learn({**task, "images": [str(known), str(new)], "forget": []}) == {"added": 1, "forgotten": 0}
     grown = {**task, "model": str(output), "output": str(tmp_path / "back.procon")}
-    assert _learn({**grown, "images": [], "forget": [str(known)]}) == {"added": 0, "forgotten": 0}
+    assert learn({**grown, "images": [], "forget": [str(known)]}) == {"added": 0, "forgotten": 0}
     moved = tmp_path / "moved" / "feedback"  # the state folder may lie elsewhere by now
-    assert _learn({**grown, "images": [], "forget": [str(moved / "new.png")]}) == {"added": 0, "forgotten": 1}
+    assert learn({**grown, "images": [], "forget": [str(moved / "new.png")]}) == {"added": 0, "forgotten": 1}
     back = Detector.load(tmp_path / "back.procon", device="cpu")
     assert back.memory is not None and detector.memory is not None
     assert back.memory.names == detector.memory.names
@@ -187,7 +187,7 @@ def test_a_fit_can_be_cancelled_and_leaves_nothing(client: TestClient, tmp_path:
         ({"name": "ok"}, [], 422, "the form must have at least one file called 'images'"),
         ({"name": "ok", "false_alarm_rate": "2"}, images(1), 422, "false_alarm_rate must be a number above 0"),
         ({"name": "ok", "replace": "maybe"}, images(1), 422, "replace must be true or false, got 'maybe'"),
-        ({"name": "ok"}, [*images(2), ("images", ("x.png", b"no"))], 422, "x.png: this is no image"),
+        ({"name": "ok"}, [*images(2), ("images", ("x.png", b"no"))], 422, "x.png: unsupported image format"),
         ({"name": "ok"}, [*images(1), ("images", ("half.png", png(1)[:3000]))], 422, "half.png: the image cannot be"),
     ],
 )
@@ -266,7 +266,7 @@ def test_accepted_feedback_survives_kill_9(tmp_path: Path) -> None:
     accepted = 20 + len(writer.stdout.read().split())
     writer.wait()
     store = Store(path)
-    kept = {row["digest"] for row in store.feedback_in(("pending",))}
+    kept = {row["digest"] for row in store.feedback_in("pending")}
     store.close()
     assert {f"digest {number}" for number in range(1, accepted + 1)} <= kept
     assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -309,8 +309,8 @@ def test_jobs_of_a_server_that_died_are_taken_up(tmp_path: Path, detector: Detec
 def test_verdicts_are_pruned_by_age_and_size(tmp_path: Path) -> None:
     store = Store(tmp_path / "server.sqlite")
     for number in range(6):
-        digest = f"{number % 4}"
-        store.add_verdict(Scored("m", "r", "n", digest, 1, 1, 0.5, None, None, None, [], b""), (".png", 100))
+        verdict = {"model": "m", "revision": "r", "name": "n", "digest": f"{number % 4}", "width": 1, "height": 1}
+        store.add_verdict({**verdict, "score": 0.5, "regions": [], "thumbnail": b""}, (".png", 100))
     assert store.prune(250, 3) == [("2", ".png"), ("3", ".png")]  # 0 and 1 came again later
     assert [row["id"] for row in store.verdicts("m", 10)] == [6, 5, 4]
     assert [row["has_image"] for row in store.verdicts("m", 10)] == [True, True, False]

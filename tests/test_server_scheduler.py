@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from procon.server.engine import group_sizes
 from procon.server.refusal import Redactor, Refusal
-from procon.server.scheduler import Queue, Work, Worker
+from procon.server.scheduler import DeviceWorker, Queue, Work
 from procon.server.settings import is_loopback
 from procon.server.uploads import clean_name
 
@@ -22,7 +22,7 @@ class Held:
     """A worker whose device is busy until it is let go, and what it was then given, group by group."""
 
     def __init__(self, batch: int, queue: Queue) -> None:
-        self.worker = Worker(batch, 0.001, queue)
+        self.worker = DeviceWorker(batch, 0.001, queue)
         self.groups: list[list[Any]] = []
         self._go = threading.Event()
         self.worker.start()
@@ -126,7 +126,7 @@ def test_a_rush_shortens_the_line_until_it_is_over(monkeypatch: pytest.MonkeyPat
     with ExitStack() as others:
         for _ in range(8):
             others.enter_context(queue.ticket()).claim(1)
-        queue.took(0.3)
+        queue.record_time(0.3)
         assert queue.places == 8  # eight clients that ask in turn are all served
         with pytest.raises(Refusal) as refused, queue.ticket():
             pass
@@ -148,7 +148,7 @@ def test_a_rush_shortens_the_line_until_it_is_over(monkeypatch: pytest.MonkeyPat
     assert queue.places == 3
     now[0] += 2
     assert queue.places == 8
-    queue.took(10.0)
+    queue.record_time(10.0)
     with pytest.raises(Refusal), ExitStack() as many:
         for _ in range(9):
             many.enter_context(queue.ticket()).claim(1)
@@ -163,7 +163,7 @@ def test_when_a_rush_begins_those_who_came_last_are_refused_too() -> None:
             others.enter_context(queue.ticket()).claim(1)
         futures = [held.submit("m", number) for number in range(6)]
         preparing = held.worker.submit(Work("n", 6, list, timed=False))
-        queue.took(0.5)
+        queue.record_time(0.5)
         with pytest.raises(Refusal), queue.ticket():
             pass
     assert queue.refused == 5
@@ -178,7 +178,7 @@ def test_when_a_rush_begins_those_who_came_last_are_refused_too() -> None:
 
 def test_one_that_is_still_sending_has_no_place_in_the_line_yet() -> None:
     queue = Queue(4, 10**9, most_seconds=1.0, least=1)
-    queue.took(1.0)
+    queue.record_time(1.0)
     queue._refused_at = time.monotonic()
     with queue.ticket(), queue.ticket(), queue.ticket() as third:
         third.claim(1)  # two others are slow to send: they do not keep it waiting

@@ -17,7 +17,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 def main() -> None:
     assert REPOSITORY / "src" not in Path(procon.__file__).parents, "the sources were imported, not the wheel"
     # Loaded on demand: the kernels for CUDA need its compiler, the service its extra.
-    optional = {".triton_": "triton", "procon.server.": "fastapi", "procon.bridges.": "anomalib"}
+    optional = {
+        ".cuda.neighbors": "triton",
+        ".cuda.coreset": "triton",
+        "procon.server.": "fastapi",
+        "procon.bridges.": "anomalib",
+    }
     for module in pkgutil.walk_packages(procon.__path__, "procon.", onerror=lambda _: None):
         if all(part not in module.name or find_spec(needed) for part, needed in optional.items()):
             importlib.import_module(module.name)

@@ -19,27 +19,27 @@ from starlette.staticfiles import StaticFiles
 import procon
 from procon.errors import ProconError
 from procon.server import routes_jobs, routes_models, routes_review
-from procon.server.routes_models import problems
+from procon.server.openapi import COMMON, content
 from procon.server.schemas import Status
 from procon.server.security import Guard
 from procon.server.service import Service
 from procon.server.settings import Settings
 
 _STATIC = Path(__file__).parent / "static"
-_GONE = 499  # nobody hears it; it keeps the log honest
+_DISCONNECTED = 499  # nobody receives it; it is only counted
 
 _log = logging.getLogger(__name__)
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The application; it holds its state folder from here until it is shut down."""
+    """The application; it locks its state folder until it is shut down."""
     service = Service(settings)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         try:
             await service.start()
-        except ProconError as error:  # for the person who started it, in one sentence; see Server.startup
+        except ProconError as error:  # reported by serve, see Server.startup
             service.failure = error
         try:
             yield
@@ -51,7 +51,7 @@ def create_app(settings: Settings) -> FastAPI:
         version=procon.__version__,
         description="Visual anomaly detection from good images alone.",
         lifespan=lifespan,
-        docs_url=None,  # its page would be fetched from another host
+        docs_url=None,  # its page would load scripts from another host
         redoc_url=None,
     )
     app.state.service = service
@@ -60,42 +60,35 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(module.router(service))
     _add_probes(app, service)
     _add_handlers(app, service)
-    app.mount("/static", StaticFiles(directory=_STATIC), name="static")
     return app
 
 
 def _add_probes(app: FastAPI, service: Service) -> None:
+    app.mount("/static", StaticFiles(directory=_STATIC), name="static")
+
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(_STATIC / "index.html", headers={"cache-control": "no-cache"})
 
     @app.get("/healthz", tags=["probes"])
     async def healthz() -> Status:
-        """Whether the process works at all."""
+        """Whether the process works."""
         return Status(status="ok")
 
     @app.get("/readyz", tags=["probes"], responses={503: {"model": Status}})
-    async def readyz() -> Response:
-        """Whether requests are served: models were looked for, the device thread runs, and nobody is stopping it."""
-        if service.stopping:
-            return _status("stopping", 503)
-        if not service.worker.alive:
-            return _status("the device thread has ended", 503)
-        return _status("ready", 200) if service.models.ready else _status("loading models", 503)
+    def readyz() -> Response:
+        """Whether requests are served: models are loaded, the device thread runs, and the server is not stopping."""
+        word = "ready" if service.models.ready else "loading models"
+        if service.stopping or not service.worker.alive:
+            word = "stopping" if service.stopping else "the device thread has ended"
+        return JSONResponse({"status": word}, 200 if word == "ready" else 503)
 
-    @app.get(
-        "/metrics",
-        tags=["probes"],
-        response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems(401, 403)},
-    )
-    async def metrics() -> Response:
-        """Counters for Prometheus."""
+    metrics_text = content("text/plain", schema={"type": "string"})
+
+    @app.get("/metrics", tags=["probes"], response_class=Response, responses={**metrics_text, **COMMON})
+    def metrics() -> Response:
+        """Metrics for Prometheus."""
         return Response(service.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-def _status(word: str, status: int) -> JSONResponse:
-    return JSONResponse({"status": word}, status)
 
 
 def _add_handlers(app: FastAPI, service: Service) -> None:
@@ -111,8 +104,8 @@ def _add_handlers(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> Response:
-        found = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-        return refuse(422, "; ".join(found[:5]))
+        messages = [f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in error.errors()]
+        return refuse(422, "; ".join(messages[:5]))
 
     @app.exception_handler(ProconError)
     async def procon_error(_request: Request, error: ProconError) -> Response:
@@ -120,7 +113,7 @@ def _add_handlers(app: FastAPI, service: Service) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def gone(_request: Request, _error: ClientDisconnect) -> Response:
-        return Response(status_code=_GONE)
+        return Response(status_code=_DISCONNECTED)
 
     @app.exception_handler(Exception)
     async def broken(_request: Request, error: Exception) -> Response:
@@ -129,7 +122,7 @@ def _add_handlers(app: FastAPI, service: Service) -> None:
 
 
 def _methods(app: FastAPI, path: str) -> list[str]:
-    """All methods of a path: the framework names those of one route, and GET and POST are two."""
+    """All methods of a path; the framework lists only those of one route."""
     return sorted(
         method.upper()
         for template, methods in app.openapi()["paths"].items()
@@ -139,14 +132,14 @@ def _methods(app: FastAPI, path: str) -> list[str]:
 
 
 class Server(uvicorn.Server):
-    """uvicorn that tells the application at once when it is asked to stop, so that event streams end."""
+    """uvicorn that tells the application immediately when it must stop, so that event streams end."""
 
     def __init__(self, config: uvicorn.Config, service: Service, announce: Callable[[str], None]) -> None:
         super().__init__(config)
         self._service, self._announce = service, announce
 
     async def startup(self, sockets: Any = None) -> None:
-        """Listen, and say where."""
+        """Listen, and announce the address."""
         await super().startup(sockets)
         if self._service.failure is not None:
             self.should_exit = True
@@ -155,13 +148,13 @@ class Server(uvicorn.Server):
             self._announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """A signal came."""
+        """Handle a signal."""
         self._service.stopping = True
         super().handle_exit(sig, frame)
 
 
 def serve(settings: Settings, announce: Callable[[str], None]) -> None:
-    """Run until a signal ends it; what is in flight is finished first. ``announce`` hears the address."""
+    """Run until a signal arrives, then finish the requests in progress; ``announce`` is called with the address."""
     app = create_app(settings)
     config = uvicorn.Config(
         app,

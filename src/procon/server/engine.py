@@ -6,48 +6,57 @@ from typing import Any, NamedTuple
 
 import torch
 
-from procon.detector import Detector
-from procon.model.verdict import Measurement, Scorer
+from procon.model.scorer import ModelScorer
+from procon.model.verdict import Measurement, Scorer, judge
+from procon.prediction import Prediction
 from procon.vision.images import Picture
 
-_RECORDED = (1, 2, 4, 8, 16)  # images; larger groups keep a GPU busy as they are, and a recording holds their memory
+_RECORDED = (1, 2, 4, 8, 16)  # group sizes recorded as CUDA graphs; a recording holds memory of the GPU
 
 
-class Input(NamedTuple):
-    """An image as the backbone sees it."""
+class PreparedImage(NamedTuple):
+    """An image as the backbone takes it."""
 
     pixels: Any
     """[3, H, W]"""
     size: tuple[int, int]
-    """(height, width) of the image it was made from."""
+    """(height, width) of the original image."""
 
 
-def prepare(scorer: Scorer, picture: Picture) -> Input:
-    """The input of the backbone."""
-    return Input(scorer.prepare(picture), picture.size)
+class Engine:
+    """The stages of a prediction with one model."""
 
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
 
-def measure(scorer: Scorer, inputs: Sequence[Input]) -> list[Measurement]:
-    """Measure ``inputs``: all together where the scorer takes groups, else one by one.
+    def prepare(self, picture: Picture) -> PreparedImage:
+        """The input of the backbone."""
+        return PreparedImage(self._scorer.prepare(picture), picture.size)
 
-    Results come to the CPU here, so that no other thread ever touches a GPU: it could break a graph that is being
-    recorded.
-    """
-    waiting, measured = iter(inputs), list[Measurement]()
-    while group := list(islice(waiting, len(inputs) if scorer.group_size > 1 else 1)):
-        measured += scorer.measure([one.pixels for one in group], group[0].size)
-    return measured
+    def score(self, inputs: Sequence[PreparedImage]) -> list[Measurement]:
+        """Measure ``inputs``, together where the scorer takes groups, else one by one; only the device thread does.
+
+        Results are on the CPU, so that no other thread uses the GPU: that could break a recording.
+        """
+        remaining, measured = iter(inputs), list[Measurement]()
+        while group := list(islice(remaining, len(inputs) if self._scorer.group_size > 1 else 1)):
+            measured += self._scorer.measure([image.pixels for image in group], group[0].size)
+        return measured
+
+    def judge(self, picture: Picture, measured: Measurement) -> Prediction:
+        """Heat map, verdict and regions."""
+        return judge(self._scorer, picture, measured)
+
+    def warm_up(self, counts: Sequence[int]) -> list[None]:
+        """Score groups of so many empty images: kernels compile, and small groups are recorded."""
+        height, width = self._scorer.config.input_size
+        for count in counts:
+            if isinstance(self._scorer, ModelScorer) and count in _RECORDED:
+                self._scorer.record(count)
+            self.score([PreparedImage(torch.zeros(3, height, width), (height, width))] * count)
+        return [None] * len(counts)
 
 
 def group_sizes(most: int) -> list[int]:
-    """Sizes of groups that a GPU is prepared for, largest first so that the smaller use its memory again."""
+    """Group sizes to warm up, largest first so that the smaller ones reuse its memory."""
     return sorted({most, *(size for size in _RECORDED if size <= most)}, reverse=True)
-
-
-def warm(detector: Detector, count: int, _items: Sequence[Any]) -> list[None]:
-    """Work for a group of ``count`` images, done once: kernels compile, and small groups are recorded."""
-    height, width = detector.config.input_size
-    if count in _RECORDED:
-        detector.scorer.record(count)
-    measure(detector.scorer, [Input(torch.zeros(3, height, width), (height, width))] * count)
-    return [None]

@@ -1,4 +1,4 @@
-"""Fits and lessons: one at a time, each in a process of its own, taken up again after a restart."""
+"""Fits and lessons: one at a time, each in a process of its own, resumed after a restart."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from procon.server.lessons import Learned, Lessons
-from procon.server.models import Models, install
-from procon.server.process import JobError, Progress, run_task
+from procon.server.disk import install
+from procon.server.lessons import Lessons, OnLearned
+from procon.server.models import Models
+from procon.server.process import JobError, JobProgress, run_task
 from procon.server.refusal import Redactor, Refusal
 from procon.server.settings import Settings
-from procon.server.store import LIVE, Store
+from procon.server.store import LIVE, Store, StoreRow
 
 _log = logging.getLogger(__name__)
 _MOST_ATTEMPTS = 3
@@ -30,37 +31,37 @@ class Jobs:
         store: Store,
         models: Models,
         redact: Redactor,
-        learned: Learned,
-        changed: Callable[[], None],
+        on_learned: OnLearned,
+        on_change: Callable[[], None],
     ) -> None:
         self._settings, self._store, self._models = settings, store, models
-        self._redact, self._changed = redact, changed
-        self.lessons = Lessons(settings, store, models, learned)
+        self._redact, self._on_change = redact, on_change
+        self.lessons = Lessons(settings, store, models, on_learned)
         self._work = settings.state_folder / "jobs"
         self._training = settings.state_folder / "training"
-        self._progress: dict[int, Progress] = {}
+        self._progress: dict[int, JobProgress] = {}
         self._wake = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._running: int | None = None
         self._task: asyncio.Task[None] | None = None
-        self._home: asyncio.AbstractEventLoop | None = None
+        self._event_loop: asyncio.AbstractEventLoop | None = None
 
     # ------------------------------------------------------------------------------------------------- for requests
 
     def training_folder(self, model: str) -> Path:
-        """Where the training images of a model are kept."""
+        """The folder of the training images of a model."""
         return self._training / model
 
     def fit_folder(self, model: str) -> Path:
-        """A place for the images of one fit."""
+        """A new folder for the images of one fit."""
         return self.training_folder(model) / f"fit-{uuid.uuid4().hex[:12]}"
 
     def feedback_file(self, model: str, digest: str, ending: str) -> Path:
-        """Where an image to learn is kept: the same content, the same place."""
+        """The file of an image to learn: the same content has the same path."""
         return self.training_folder(model) / "feedback" / f"{digest[:24]}{ending}"
 
     def fit(self, model: str, folder: Path, images: list[Path], config: dict[str, Any], replace: bool) -> int:
-        """Queue a fit; it is on the disk when this returns."""
+        """Queue a fit and return its number; it is on disk when this returns."""
         settings = {
             "folder": str(folder.relative_to(self._training)),
             "images": [image.name for image in images],
@@ -68,79 +69,74 @@ class Jobs:
             "replace": replace,
         }
         number = self._store.add_job("fit", model, settings)
-        self._touch()
+        self._notify()
         return number
 
     def learn(self, model: str) -> None:
-        """See to it that what people said about parts of a model is learned; what waits is learned together."""
-        waiting = self._store.jobs(states=("queued",))
-        if not any(job["kind"] == "learn" and job["model"] == model for job in waiting):
+        """Queue a job that applies all waiting feedback of a model."""
+        queued = self._store.jobs(states=("queued",))
+        if not any(job["kind"] == "learn" and job["model"] == model for job in queued):
             self._store.add_job("learn", model, {})
-        self._touch()
+        self._notify()
 
     def check_free(self, model: str, replace: bool) -> None:
-        """Refuse a fit whose name is taken, or one too many."""
-        if self._models.exported(model):
+        """Refuse a fit whose name is taken, or one job too many."""
+        if self._models.is_exported(model):
             raise Refusal(409, f"there is an exported model called {model}; choose another name")
         if self._models.path(model).exists() and not replace:
             raise Refusal(409, f"there is a model called {model}; choose another name, or replace it (replace=true)")
-        waiting = self._store.jobs(states=LIVE)
-        if any(job["kind"] == "fit" and job["model"] == model for job in waiting):
+        live = self._store.jobs(states=LIVE)
+        if any(job["kind"] == "fit" and job["model"] == model for job in live):
             raise Refusal(409, f"{model} is being fitted; wait for it, or cancel it")
-        if len(waiting) >= self._settings.limits.waiting_jobs:
+        if len(live) >= self._settings.limits.waiting_jobs:
             raise Refusal(503, "too many jobs are waiting; try again later", {"retry-after": "30"})
 
-    async def cancel(self, number: int) -> dict[str, Any]:
-        """Stop a fit for good; its images are removed."""
-        job = self._store.job(number)
-        if job is None:
-            raise Refusal(404, "no such job")
+    async def cancel(self, job: StoreRow) -> None:
+        """Stop a fit and remove its images."""
         if job["kind"] != "fit" or job["state"] not in ("queued", "running"):
-            reason = "only a fit can be cancelled" if job["kind"] != "fit" else f"the job is {job['state']}"
-            raise Refusal(409, reason)
-        if not self._store.move_job(number, "cancelled", "cancelled by request", only=("queued", "running")):
+            raise Refusal(409, "only a fit can be cancelled" if job["kind"] != "fit" else f"the job is {job['state']}")
+        if not self._store.move_job(job["id"], "cancelled", "cancelled by request", only=("queued", "running")):
             raise Refusal(409, "the job has just ended")
-        if self._running == number and self._process is not None:
+        if self._running == job["id"] and self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
         self._discard(job)
-        self._touch()
-        return {**job, "state": "cancelled", "reason": "cancelled by request"}
+        self._notify()
 
-    def progress(self, number: int) -> Progress:
+    def progress(self, number: int) -> JobProgress:
         """How far a job is."""
-        return self._progress.get(number, Progress())
+        return self._progress.get(number, JobProgress())
 
-    def _touch(self) -> None:
-        """Something waits; called from any thread."""
-        if self._home is not None:
-            self._home.call_soon_threadsafe(self._wake.set)
-        self._changed()
+    def _notify(self) -> None:
+        """Wake the loop; called from any thread."""
+        if self._event_loop is not None:
+            self._event_loop.call_soon_threadsafe(self._wake.set)
+        self._on_change()
 
     # ------------------------------------------------------------------------------------------------------ running
 
     def start(self) -> None:
-        """Take up what was left, and begin."""
+        """Resume what an earlier server left, and start the loop."""
         self._work.mkdir(parents=True, exist_ok=True)
         for job in self._store.jobs(limit=1000, states=("running", "finishing")):
             self._resume(job)
         for model in self.lessons.waiting():
             self.learn(model)
         self._sweep()
-        self._home = asyncio.get_running_loop()
+        self._event_loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._loop())
 
     async def stop(self) -> None:
-        """End; a job that runs is taken up by the next server."""
+        """Stop the loop; the next server resumes a running job."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    def _resume(self, job: dict[str, Any]) -> None:
+    def _resume(self, job: StoreRow) -> None:
         number, result = job["id"], self._result(job["id"])
         if job["state"] == "finishing" and job["kind"] == "fit":
-            # Written whole, and perhaps moved already: only the note was missing.
+            # The model is complete, and perhaps installed already: only the state was not updated.
             if result.exists():
                 install(result, self._models.path(job["model"]))
             self._store.move_job(number, "done")
@@ -152,29 +148,26 @@ class Jobs:
             self._store.move_job(number, "queued")
 
     def _sweep(self) -> None:
-        """Remove what an upload that never became a job has left, and drafts of models."""
-        used = {
-            job["settings"].get("folder")
-            for job in self._store.jobs(limit=100_000)
-            if job["state"] not in ("failed", "cancelled")
-        }
+        """Remove the images of uploads that never became a job, and drafts of models."""
+        jobs = [job for job in self._store.jobs(limit=100_000) if job["state"] not in ("failed", "cancelled")]
+        used = {job["settings"].get("folder") for job in jobs}
         for folder in self._training.glob("*/fit-*"):
             if str(folder.relative_to(self._training)) not in used:
                 shutil.rmtree(folder, ignore_errors=True)
-        for draft in self._models.path("x").parent.glob(".*.procon.*.partial"):
+        for draft in self._models.folder.glob(".*.procon.*.partial"):
             draft.unlink(missing_ok=True)
 
     def _result(self, number: int) -> Path:
         return self._work / f"{number}.procon"
 
-    def _discard(self, job: dict[str, Any]) -> None:
+    def _discard(self, job: StoreRow) -> None:
         self._result(job["id"]).unlink(missing_ok=True)
         if folder := job["settings"].get("folder"):
             shutil.rmtree(self._training / folder, ignore_errors=True)
 
     async def _loop(self) -> None:
         while True:
-            self._wake.clear()  # before looking: what comes after the look wakes it again
+            self._wake.clear()  # before the query: a job added after it sets the event again
             queued = self._store.jobs(limit=1000, states=("queued",))
             if not queued:
                 await self._wake.wait()
@@ -183,53 +176,41 @@ class Jobs:
             self._running = job["id"]
             try:
                 await self._run(job)
-            except asyncio.CancelledError:
-                raise
+            except JobError as error:
+                self._fail(job, str(error))
             except Exception:
                 _log.exception("job %s failed", job["id"])
                 self._fail(job, "something went wrong in the server; its log says what")
             finally:
                 self._running = None
                 self._progress.pop(job["id"], None)
-                self._changed()
+                self._on_change()
 
-    async def _run(self, job: dict[str, Any]) -> None:
+    async def _run(self, job: StoreRow) -> None:
         if not self._store.move_job(job["id"], "running", attempt=True, only=("queued",)):
             return  # cancelled a moment ago
-        self._changed()
-        try:
-            if job["kind"] == "fit":
-                await self._run_fit(job)
-            else:
-                await self._run_learn(job)
-        except JobError as failed:
-            state = self._store.job(job["id"])
-            if state is None or state["state"] != "cancelled":
-                self._fail(job, str(failed))
-            else:
-                self._discard(job)
+        self._on_change()
+        await (self._run_fit(job) if job["kind"] == "fit" else self._run_learn(job))
 
-    def _fail(self, job: dict[str, Any], reason: str) -> None:
+    def _fail(self, job: StoreRow, reason: str) -> None:
         reason = self._redact(reason)
-        _log.warning("job %s (%s %s) failed: %s", job["id"], job["kind"], job["model"], reason)
-        self._store.move_job(job["id"], "failed", reason)
-        if job["kind"] == "learn":
-            self.lessons.fail(job["model"], reason)
+        if self._store.move_job(job["id"], "failed", reason):  # not if it was cancelled
+            _log.warning("job %s (%s %s) failed: %s", job["id"], job["kind"], job["model"], reason)
+            if job["kind"] == "learn":
+                self.lessons.fail(job["model"], reason)
         self._discard(job)
 
-    async def _run_fit(self, job: dict[str, Any]) -> None:
+    async def _run_fit(self, job: StoreRow) -> None:
         number, settings, result = job["id"], job["settings"], self._result(job["id"])
         folder, target = self._training / settings["folder"], self._models.path(job["model"])
-        await self._in_process(
-            number,
-            {
-                "kind": "fit",
-                "images": [str(folder / name) for name in settings["images"]],
-                "config": settings["config"],
-                "device": self._settings.device,
-                "output": str(result),
-            },
-        )
+        task = {
+            "kind": "fit",
+            "images": [str(folder / name) for name in settings["images"]],
+            "config": settings["config"],
+            "device": self._settings.device,
+            "output": str(result),
+        }
+        await self._in_process(number, task)
 
         def finish() -> None:
             with self._models.editing(job["model"]):
@@ -246,25 +227,25 @@ class Jobs:
 
         await asyncio.to_thread(finish)
 
-    async def _run_learn(self, job: dict[str, Any]) -> None:
+    async def _run_learn(self, job: StoreRow) -> None:
         number, model, result = job["id"], job["model"], self._result(job["id"])
-        if await self.lessons.teach(model, self.training_folder(model), result, partial(self._in_process, number)):
-            self._store.move_job(number, "done")
-            return
-        result.unlink(missing_ok=True)
-        self._store.move_job(number, "queued")
+        run = partial(self._in_process, number)
+        finished = await self.lessons.teach(model, self.training_folder(model), result, run)
+        if not finished:
+            result.unlink(missing_ok=True)
+        self._store.move_job(number, "done" if finished else "queued")
 
     async def _in_process(self, number: int, task: dict[str, Any]) -> None:
         """Run a task in a process of its own."""
 
-        def started(process: asyncio.subprocess.Process) -> None:
+        def on_start(process: asyncio.subprocess.Process) -> None:
             self._process = process
 
-        def progressed(progress: Progress) -> None:
+        def on_progress(progress: JobProgress) -> None:
             self._progress[number] = progress
-            self._changed()
+            self._on_change()
 
         try:
-            await run_task(task, self._work / f"{number}.log", started, progressed)
+            await run_task(task, self._work / f"{number}.log", on_start, on_progress)
         finally:
             self._process = None

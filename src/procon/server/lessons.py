@@ -1,4 +1,4 @@
-"""What people said about parts, carried into a memory: good ones are learned, and taken back if they say so."""
+"""Feedback applied to memories: good parts are learned, and forgotten again when the feedback is withdrawn."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,15 +10,14 @@ from procon.model.calibration import Calibration, change_note
 from procon.model.file import read_calibration, write_calibration
 from procon.model.history import Change, utc
 from procon.model.storage import read_metadata
-from procon.server.models import Models, install
+from procon.server.disk import install
+from procon.server.models import Models
 from procon.server.process import JobError
 from procon.server.settings import Settings
-from procon.server.store import Store
+from procon.server.store import Store, StoreRow
 
-Learned = Callable[[str, list[dict[str, Any]]], Awaitable[None]]
-"""Hears the model and the feedback that its memory now holds."""
-Run = Callable[[dict[str, Any]], Awaitable[None]]
-"""Runs a task in a process of its own."""
+OnLearned = Callable[[str, list[StoreRow]], Awaitable[None]]
+"""Called with a model and the feedback that its memory now contains."""
 
 
 @dataclass(frozen=True)
@@ -28,18 +27,22 @@ class Lessons:
     settings: Settings
     store: Store
     models: Models
-    learned: Learned
+    on_learned: OnLearned
 
     def waiting(self) -> set[str]:
-        """The models with something to learn or to forget."""
-        return {row["model"] for row in self.store.feedback_in(("pending", "forgetting"))}
+        """The models with feedback to learn or to forget."""
+        return {row["model"] for state in ("pending", "forgetting") for row in self.store.feedback_in(state)}
 
-    async def teach(self, model: str, training: Path, result: Path, run: Run) -> bool:
-        """Do what waits for ``model``; False where another memory came in between, and it must be done again."""
+    async def teach(
+        self, model: str, training: Path, result: Path, run: Callable[[dict[str, Any]], Awaitable[None]]
+    ) -> bool:
+        """Apply the waiting feedback of ``model`` in a process that ``run`` starts.
+
+        Returns False if the memory was replaced meanwhile, and the work must be repeated.
+        """
         path = self.models.path(model)
-        rows = self.store.feedback_in(("pending",), model)
-        gone = self.store.feedback_in(("forgetting",), model)
-        if not rows and not gone:
+        good, withdrawn = self.store.feedback_in("pending", model), self.store.feedback_in("forgetting", model)
+        if not good and not withdrawn:
             return True
         if not path.is_file():
             raise JobError(f"there is no model called {model} any more")
@@ -51,8 +54,8 @@ class Lessons:
                 "model": str(path),
                 "weights": self.settings.weights,
                 "training": str(training),
-                "images": [row["file"] for row in rows],
-                "forget": [row["file"] for row in gone],
+                "images": [row["file"] for row in good],
+                "forget": [row["file"] for row in withdrawn],
                 "device": self.settings.device,
                 "output": str(result),
             }
@@ -70,38 +73,40 @@ class Lessons:
 
         if not await asyncio.to_thread(finish):
             return False
-        await self.learned(model, rows)
-        for row in gone:  # after the model, which was calibrated on these files until now
-            self.store.drop_feedback(row["id"], ("forgetting",))
+        await self.on_learned(model, good)
+        for row in withdrawn:  # after the model, which was calibrated on these files until now
+            self.store.drop_feedback(row["id"], "forgetting")
             await asyncio.to_thread(Path(row["file"]).unlink, missing_ok=True)
         return True
 
     def fail(self, model: str, reason: str) -> None:
-        """Say with each piece of feedback why nothing came of it."""
-        for row in self.store.feedback_in(("pending",), model):
+        """Store with each waiting piece of feedback why it was not applied."""
+        for row in self.store.feedback_in("pending", model):
             self.store.settle_feedback(row["id"], "failed", reason, only="pending")
-        for row in self.store.feedback_in(("forgetting",), model):
-            self.store.settle_feedback(
-                row["id"], "learned", f"it could not be taken back: {reason}", row["score_after"], only="forgetting"
-            )
+        for row in self.store.feedback_in("forgetting", model):
+            note = f"it could not be taken back: {reason}"
+            self.store.settle_feedback(row["id"], "learned", note, row["score_after"], only="forgetting")
 
-    def withdraw(self, row: dict[str, Any]) -> bool:
-        """Take a piece of feedback back; whether a memory may hold its image, which is then to be forgotten."""
+    def withdraw(self, row: StoreRow) -> bool:
+        """Withdraw feedback; returns whether the memory may contain its image, which must then be forgotten."""
         if row["state"] in ("noted", "failed") or not self.models.path(row["model"]).is_file():
-            self.store.drop_feedback(row["id"], (row["state"],))
+            self.store.drop_feedback(row["id"], row["state"])
             return False
         self.store.settle_feedback(row["id"], "forgetting", None, row["score_after"], only=row["state"])
         return True
 
 
+def set_threshold(path: Path, before: Calibration, after: Calibration) -> None:
+    """Write another threshold into a model file, with an entry in its history."""
+    write_calibration(path, after, Change(utc(), "threshold", note=change_note(before, after)))
+
+
 def keep_threshold(path: Path, result: Path, before: Calibration | None) -> None:
-    """Carry a threshold that was changed at ``path`` while ``result`` was made over to it."""
+    """If the threshold at ``path`` was changed while ``result`` was being made, apply the change to ``result``."""
     now, made = read_calibration(path), read_calibration(result)
     if now is None or made is None or before is None:
         return
     if (now.fixed, now.false_alarm_rate) == (before.fixed, before.false_alarm_rate):
         return
     changed = made.at_rate(now.false_alarm_rate)
-    if now.fixed is not None:
-        changed = changed.at_score(now.fixed)
-    write_calibration(result, changed, Change(utc(), "threshold", note=change_note(made, changed)))
+    set_threshold(result, made, changed if now.fixed is None else changed.at_score(now.fixed))

@@ -1,4 +1,4 @@
-"""A task in a process of its own: started, listened to, and ended with whoever asked for it."""
+"""A task in a process of its own, which ends with the server."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Progress:
+class JobProgress:
     """How far a job is."""
 
     stage: str | None = None
@@ -19,26 +19,21 @@ class Progress:
 
 
 class JobError(Exception):
-    """Why a task failed, in the words of its process."""
+    """Why a task failed, as its process reported it."""
 
 
 async def run_task(
     task: dict[str, Any],
     log: Path,
     on_start: Callable[[asyncio.subprocess.Process], None],
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[JobProgress], None],
 ) -> None:
-    """Run :mod:`procon.server.worker` on ``task``; its last words are the :class:`JobError` if it fails."""
-    error = "the process ended without a word; its log is in the state folder"
+    """Run :mod:`procon.server.worker` on ``task``; if it fails, its last message becomes a :class:`JobError`."""
+    error = "the process ended without a message; its log is in the state folder"
+    pipe = asyncio.subprocess.PIPE
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "procon.server.worker",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=stderr,
-            limit=2**24,
+            sys.executable, "-m", "procon.server.worker", stdin=pipe, stdout=pipe, stderr=stderr, limit=2**24
         )
     on_start(process)
     assert process.stdin is not None
@@ -48,7 +43,7 @@ async def run_task(
         async for line in process.stdout:
             message = json.loads(line)
             if "stage" in message:
-                on_progress(Progress(message["stage"], message["done"], message["total"]))
+                on_progress(JobProgress(message["stage"], message["done"], message["total"]))
             error = message.get("error", error)
         if await process.wait() != 0:
             raise JobError(error)

@@ -1,4 +1,4 @@
-"""Answers that say no: one shape for all of them, and never a path of this machine."""
+"""Error responses: one shape for all of them, without paths of this machine."""
 
 import re
 import tempfile
@@ -15,17 +15,17 @@ class Refusal(HTTPException):
         super().__init__(status, message, dict(headers) if headers else None)
 
 
-# A path that begins at the root, or a Windows drive; what it ends with is worth showing.
+# A path that begins at the root or at a Windows drive; its last part is kept.
 _PATH = re.compile(r"(?<![\w/.])(?:[A-Za-z]:\\|/)(?:[^\s'\"`:;,()<>|/\\]+[/\\])*([^\s'\"`:;,()<>|/\\]*)")
 
 
 class Redactor:
-    """Takes folders of the host out of messages; the last part of a path stays."""
+    """Removes folders of the host from messages; the last part of a path stays."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
-        known = {str(root) for root in (*roots, Path.home(), Path.cwd(), Path(tempfile.gettempdir()))}
-        # Longest first, and as wholes: a folder name may hold blanks, which no pattern could tell from prose.
-        self._roots = sorted((root for root in known if len(root) > 1), key=len, reverse=True)
+        folders = {str(root) for root in (*roots, Path.home(), Path.cwd(), Path(tempfile.gettempdir()))}
+        # Longest first, each as a whole: a folder name may contain spaces, which no pattern can tell from prose.
+        self._roots = sorted((folder for folder in folders if len(folder) > 1), key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
         """``text`` without folders."""

@@ -1,4 +1,4 @@
-"""A bounded queue in front of the device, and the one thread that works it off."""
+"""A bounded queue in front of the device, and the one thread that works on it."""
 
 import math
 import threading
@@ -12,53 +12,50 @@ from typing import Any
 
 from procon.server.refusal import Refusal
 
-_SMOOTHING = 0.2  # weight of the latest image in the running mean of the time one takes
-_CALM_SECONDS, _CALM_IMAGES = 5.0, 10.0  # a rush is over when nobody was refused for so long, or for so many images
+_SMOOTHING = 0.2  # weight of the latest image in the running mean of the seconds per image
+_CALM_SECONDS, _CALM_IMAGES = 5.0, 10.0  # an overload ends after so long, or so many images, without a refusal
 
 
 def _full(seconds: float) -> Refusal:
-    """For whoever is to come back after so many seconds."""
+    """Asks the client to retry after so many seconds."""
     return Refusal(503, "the queue is full; try again shortly", {"retry-after": str(max(1, round(seconds)))})
 
 
 class Ticket:
-    """A place in the queue, from before an image is received until its answer is ready."""
+    """A place in the queue, from before an image is received until its response is ready."""
 
-    def __init__(self, queue: "Queue") -> None:
-        self._queue = queue
+    def __init__(self, claim: Callable[["Ticket", int], None]) -> None:
+        self._claim = claim
         self.bytes = 0
         self.waits = False
-        """Whether it has a place in the line for the device."""
+        """Whether it waits for the device."""
 
     def claim(self, size: int) -> None:
-        """Now that the image is here: ask for ``size`` bytes of memory and a place in the line, or be refused."""
-        self._queue.claim(self, size)
+        """Reserve ``size`` bytes of memory and a place in front of the device, or be refused."""
+        self._claim(self, size)
 
 
 class Queue:
-    """Counts what is being worked on; beyond its limits it refuses, so that nothing ever piles up.
+    """Counts the images in progress and refuses those beyond its limits.
 
-    A few clients that ask again and again all find a place. Once it has had to refuse somebody there are more of them
-    than the device can serve, and a long line would only make everybody wait: until nobody has been refused for a
-    while, the line is as long as the device can work off in ``most_seconds``, and whoever came last of those beyond
-    that is refused too. So when a rush is over the next image is answered within that time, on a slow machine too.
+    Normally all ``images`` places are used. A refusal means that there are more clients than the device can serve, and
+    a long line would only make everybody wait. From then on, until there was no refusal for a while, the line is only
+    as long as the device can finish in ``most_seconds``, and the latest images beyond that are refused as well. So the
+    first image after an overload is answered within that time, on a slow machine too.
     """
 
     def __init__(self, images: int, most_bytes: int, most_seconds: float, least: int = 2) -> None:
         self.limit, self._most_bytes, self._most_seconds, self._least = images, most_bytes, most_seconds, least
         self._lock = threading.Lock()
-        self._images = self._bytes = self._line = 0
+        self._bytes = self._line = 0
+        self.images = 0
+        """Images being received, waiting or being scored."""
         self.refused = 0
         self.shorten: Callable[[int], int] = lambda _places: 0
-        """Cuts the line in front of the device to so many places; how many that cost theirs."""
+        """Cuts the line in front of the device to so many places; returns how many images it refused."""
         self._refused_at = -math.inf
         self.seconds = 0.0
-        """Running mean of the time the device takes for an image; 0 until the first."""
-
-    @property
-    def images(self) -> int:
-        """Images received, waiting or being scored."""
-        return self._images
+        """Running mean of the seconds per image on the device; 0 until the first."""
 
     @property
     def places(self) -> int:
@@ -72,21 +69,20 @@ class Queue:
     def ticket(self) -> Iterator[Ticket]:
         """A place in the queue while the block runs."""
         with self._lock:
-            if self._images >= self.limit or self._line >= self.places:
+            if self.images >= self.limit or self._line >= self.places:
                 raise self._refuse()
-            self._images += 1
-        ticket = Ticket(self)
+            self.images += 1
+        ticket = Ticket(self._claim)
         try:
             yield ticket
         finally:
             with self._lock:
-                self._images -= 1
+                self.images -= 1
                 self._bytes -= ticket.bytes
                 self._line -= ticket.waits
 
-    def claim(self, ticket: Ticket, size: int) -> None:
-        """Give ``ticket`` so many bytes and a place in the line; the first to ask always gets the bytes."""
-        with self._lock:
+    def _claim(self, ticket: Ticket, size: int) -> None:
+        with self._lock:  # an image that is alone always gets its bytes
             if (self._bytes and self._bytes + size > self._most_bytes) or self._line >= self.places:
                 raise self._refuse()
             self._bytes += size
@@ -99,25 +95,25 @@ class Queue:
         self.refused += 1 + late
         return _full((self._line - late) * self.seconds)
 
-    def took(self, seconds: float) -> None:
-        """Learn how long an image took."""
+    def record_time(self, seconds: float) -> None:
+        """Update the mean with the seconds that an image took."""
         self.seconds += (_SMOOTHING if self.seconds else 1.0) * (seconds - self.seconds)
 
 
 @dataclass
 class Work:
-    """Something for the device: items with the same ``key`` may be done together."""
+    """Work for the device: items with the same ``key`` may be processed together."""
 
     key: object
     item: Any
     run: Callable[[Sequence[Any]], Sequence[Any]]
     """Items to results, in order."""
     timed: bool = True
-    """Whether it says how long an image takes; the first of a new model does not."""
+    """Whether it counts in the mean time of an image, and may be refused; not while a model is prepared."""
     future: "Future[Any]" = field(default_factory=Future)
 
 
-class Worker:
+class DeviceWorker:
     """The thread that owns the device. On a CPU one item at a time; on a GPU those that arrive together."""
 
     def __init__(self, batch: int, window_seconds: float, queue: Queue) -> None:
@@ -126,15 +122,12 @@ class Worker:
         self._ready = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._loop, name="procon-device", daemon=True)
+        self.start = self._thread.start
         self.batches = 0
         queue.shorten = self._shorten
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
     def stop(self) -> None:
-        """Finish what waits, then end."""
+        """Finish the waiting work, then end the thread."""
         with self._ready:
             self._stopping = True
             self._ready.notify_all()
@@ -146,7 +139,7 @@ class Worker:
         return self._thread.is_alive()
 
     def submit(self, work: Work) -> "Future[Any]":
-        """Queue ``work``; the future can be cancelled until its turn comes."""
+        """Queue ``work``; its future can be cancelled until it starts."""
         with self._ready:
             if self._stopping:
                 raise Refusal(503, "the server is stopping", {"retry-after": "5"})
@@ -155,19 +148,19 @@ class Worker:
         return work.future
 
     def _shorten(self, places: int) -> int:
-        """Refuse the images that came last of those that wait, beyond ``places``; how many."""
+        """Refuse the latest waiting images beyond ``places``; returns how many."""
         with self._ready:
-            kept, late = deque[Work](), list[Work]()
+            remaining, late = deque[Work](), list[Work]()
             for work in self._waiting:
-                (late if work.timed and len(kept) >= places else kept).append(work)
-            self._waiting = kept
+                (late if work.timed and len(remaining) >= places else remaining).append(work)
+            self._waiting = remaining
         for work in late:
             if work.future.set_running_or_notify_cancel():
                 work.future.set_exception(_full(places * self._queue.seconds))
         return len(late)
 
     def _loop(self) -> None:
-        while (group := self._next()) is not None:
+        while (group := self._next_group()) is not None:
             running = [work for work in group if work.future.set_running_or_notify_cancel()]
             if not running:
                 continue
@@ -182,28 +175,22 @@ class Worker:
                 for work, result in zip(running, results, strict=True):
                     work.future.set_result(result)
             if running[0].timed:
-                self._queue.took((time.perf_counter() - started) / len(running))
+                self._queue.record_time((time.perf_counter() - started) / len(running))
 
-    def _more_may_come(self) -> bool:
-        """Whether others are on their way: who is alone does not wait."""
-        return len(self._waiting) < min(self._batch, self._queue.images)
-
-    def _next(self) -> list[Work] | None:
-        """The next group: the oldest item and, on a GPU, others like it that came within the window."""
+    def _next_group(self) -> list[Work] | None:
+        """The oldest item and, on a GPU, others with its key that arrive within the window; None at the end."""
         with self._ready:
             while not self._waiting:
                 if self._stopping:
                     return None
                 self._ready.wait()
-            if self._batch > 1:
-                until = time.monotonic() + self._window
-                while self._more_may_come() and (left := until - time.monotonic()) > 0:
-                    self._ready.wait(left)
-            first = self._waiting.popleft()
-            group, others = [first], deque[Work]()
-            while self._waiting:
-                work = self._waiting.popleft()
-                same = work.key == first.key and len(group) < self._batch
-                (group if same else others).append(work)
+            until = time.monotonic() + self._window
+            # A lone request is not delayed: only images that are on their way are waited for.
+            while len(self._waiting) < min(self._batch, self._queue.images) and (left := until - time.monotonic()) > 0:
+                self._ready.wait(left)
+            first = self._waiting[0]
+            group, others = list[Work](), deque[Work]()
+            for work in self._waiting:
+                (group if work.key == first.key and len(group) < self._batch else others).append(work)
             self._waiting = others
             return group

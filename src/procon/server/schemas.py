@@ -1,8 +1,11 @@
-"""The shapes of answers and of JSON that is sent; OpenAPI is made from them."""
+"""The shapes of responses and of JSON requests; OpenAPI is generated from them."""
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
+
+PixelBox = tuple[int, int, int, int]
+BoxShares = tuple[float, float, float, float]
 
 
 class Problem(BaseModel):
@@ -11,10 +14,16 @@ class Problem(BaseModel):
     error: str
 
 
-class Box(BaseModel):
+class Status(BaseModel):
+    """Whether the server works."""
+
+    status: str
+
+
+class RegionAnswer(BaseModel):
     """A region of the heat map, in pixels of the image; right and bottom are exclusive."""
 
-    box: tuple[int, int, int, int] = Field(description="left, top, right, bottom")
+    box: PixelBox = Field(description="left, top, right, bottom")
     area: int
     peak: float
     mean: float
@@ -22,31 +31,53 @@ class Box(BaseModel):
 
 
 class FloatMap(BaseModel):
-    """A heat map made small: float32, little-endian, row by row, base64."""
+    """A heat map, reduced in size: float32, little-endian, row by row, base64."""
 
     width: int
     height: int
     data: str
 
 
-class PredictionAnswer(BaseModel):
-    """What the model says about one image."""
-
-    id: int | None = Field(description="Number of the verdict, or null where it was not kept.")
+class _ScoredAnswer(BaseModel):
     model: str
     revision: str
     name: str
     score: float
     p_value: float | None
-    is_anomalous: bool | None = Field(description="Null where the model has no threshold.")
-    threshold: float | None
-    pixel_threshold: float | None
-    typical: float | None = Field(description="Median patch score of the image.")
+    threshold: float | None = Field(description="The threshold when the image was scored.")
+    is_anomalous: bool | None = Field(description="The verdict when the image was scored; null without a threshold.")
     width: int
     height: int
-    regions: list[Box]
+    regions: list[RegionAnswer]
+
+
+class PredictionAnswer(_ScoredAnswer):
+    """The prediction for one image."""
+
+    id: int | None = Field(description="Number of the verdict, or null if it was not stored.")
+    pixel_threshold: float | None
+    typical: float | None = Field(description="Median patch score of the image.")
     map: FloatMap | None = None
     seconds: float
+
+
+class VerdictAnswer(_ScoredAnswer):
+    """A part that was scored earlier."""
+
+    id: int
+    at: float
+    has_image: bool
+    feedback: int | None
+    label: Literal["good", "defect"] | None
+    feedback_state: str | None
+    feedback_reason: str | None
+    score_after: float | None = Field(description="Its score since it was learned.")
+
+
+class VerdictsAnswer(BaseModel):
+    """Verdicts, latest first."""
+
+    verdicts: list[VerdictAnswer]
 
 
 class NormalPatchAnswer(BaseModel):
@@ -54,16 +85,16 @@ class NormalPatchAnswer(BaseModel):
 
     image: str
     number: int
-    box: tuple[int, int, int, int]
+    box: PixelBox
     weight: float
     distance: float
-    picture: str | None = Field(description="The patch with its surroundings, a data: URL; null where it is gone.")
-    inner: tuple[float, float, float, float] | None = Field(description="The patch in that picture, as shares of it.")
+    picture: str | None = Field(description="The patch with its surroundings, a data: URL; null if it is gone.")
+    inner: BoxShares | None = Field(description="The patch in that picture, as fractions of its width and height.")
     missing: str | None = None
 
 
 class LayerAnswer(BaseModel):
-    """What one layer has to say about the patch."""
+    """The evidence of one layer about the patch."""
 
     blocks: list[int]
     residual: float
@@ -78,17 +109,17 @@ class ExplanationAnswer(BaseModel):
     revision: str
     xy: tuple[int, int]
     patch: tuple[int, int] = Field(description="row, column")
-    box: tuple[int, int, int, int]
+    box: PixelBox
     score: float
     typical: float | None = Field(description="Score of a typical good patch of this model.")
     picture: str
-    inner: tuple[float, float, float, float]
+    inner: BoxShares
     layers: list[LayerAnswer]
     normal_patches: list[NormalPatchAnswer]
 
 
 class ThresholdAnswer(BaseModel):
-    """The threshold of a model and what it can promise."""
+    """The threshold of a model and its false-alarm rate."""
 
     score: float
     pixel: float
@@ -99,28 +130,27 @@ class ThresholdAnswer(BaseModel):
     false_alarm_rate: float
     promised_rate: float
     rate_at_95_percent_confidence: float
-    good_scores: list[float] = Field(description="Scores of the good images behind it, ascending.")
+    good_scores: list[float] = Field(description="Scores of the good images it was computed from, ascending.")
     sentences: list[str]
 
 
 class ChangeAnswer(BaseModel):
-    """An entry of a model's log."""
+    """An entry in the history of a model."""
 
     when: str
     what: str
     count: int
-    note: str
+    note: str = ""
 
 
 class ModelAnswer(BaseModel):
     """One model."""
 
     name: str
-    revision: str | None
-    error: str | None = Field(description="Why its file cannot be loaded; an earlier one may still be served.")
+    revision: str | None = None
+    error: str | None = Field(description="Why its file cannot be loaded; an earlier version may still be served.")
     exported: str | None = Field(
-        default=None,
-        description="Runtime and precision of an exported model, which scores images and can do nothing else.",
+        default=None, description="Runtime and precision of an exported model, which can only score images."
     )
     backbone: str | None = None
     image_size: tuple[int, int] | None = None
@@ -130,7 +160,7 @@ class ModelAnswer(BaseModel):
     threshold: ThresholdAnswer | None = None
     history: list[ChangeAnswer] = []
     verdicts: int = 0
-    waiting: int = Field(default=0, description="Parts above the threshold that nobody has looked at.")
+    waiting: int = Field(default=0, description="Parts above the threshold that nobody has reviewed.")
 
 
 class ModelsAnswer(BaseModel):
@@ -138,35 +168,6 @@ class ModelsAnswer(BaseModel):
 
     models: list[ModelAnswer]
     can_fit: bool
-
-
-class VerdictAnswer(BaseModel):
-    """A part that was scored earlier."""
-
-    id: int
-    model: str
-    revision: str
-    at: float
-    name: str
-    width: int
-    height: int
-    score: float
-    p_value: float | None
-    threshold: float | None = Field(description="The threshold of that time.")
-    is_anomalous: bool | None = Field(description="The verdict of that time.")
-    regions: list[Box]
-    has_image: bool
-    feedback: int | None
-    label: Literal["good", "defect"] | None
-    feedback_state: str | None
-    feedback_reason: str | None
-    score_after: float | None = Field(description="Its score since it was learned.")
-
-
-class VerdictsAnswer(BaseModel):
-    """Verdicts, latest first."""
-
-    verdicts: list[VerdictAnswer]
 
 
 class JobAnswer(BaseModel):
@@ -192,7 +193,7 @@ class JobsAnswer(BaseModel):
 
 
 class FeedbackAnswer(BaseModel):
-    """What a person said about an image, and what became of it."""
+    """What a person said about an image, and its state."""
 
     id: int
     model: str
@@ -209,31 +210,19 @@ class PartialFitAnswer(BaseModel):
     feedback: list[FeedbackAnswer]
 
 
-class Status(BaseModel):
-    """Whether the server works."""
-
-    status: str
-
-
-class ByScore(BaseModel):
+class ThresholdByScore(BaseModel, extra="forbid"):
     """A threshold set by hand."""
-
-    model_config = ConfigDict(extra="forbid")
 
     score: float = Field(ge=0, le=1e6, allow_inf_nan=False, strict=True)
 
 
-class ByRate(BaseModel):
-    """The threshold that at most this share of good parts exceeds, as far as the number of images can promise it."""
-
-    model_config = ConfigDict(extra="forbid")
+class ThresholdByRate(BaseModel, extra="forbid"):
+    """The threshold for a false-alarm rate, as far as the number of good images supports it."""
 
     false_alarm_rate: float = Field(ge=1e-6, lt=1, strict=True)
 
 
-class NewFeedback(BaseModel):
+class NewFeedback(BaseModel, extra="forbid"):
     """Whether the part was good."""
-
-    model_config = ConfigDict(extra="forbid")
 
     label: Literal["good", "defect"]

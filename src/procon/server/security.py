@@ -1,9 +1,9 @@
-"""Who may ask, and how much they may send: checked before any handler runs."""
+"""Token, origin and body size of a request, checked before any handler runs."""
 
 import asyncio
+import contextlib
 import hmac
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,12 +12,12 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from procon.server.refusal import Refusal
-from procon.server.settings import MIB, NAME_PATTERN, Limits, is_loopback, name_rule
+from procon.server.settings import MIB, Limits, is_loopback
 
-_OPEN = ("/healthz", "/readyz")  # probes, and the page, which asks the operator for the token
+_OPEN = ("/", "/healthz", "/readyz")  # the page asks the operator for the token
 _READ = ("GET", "HEAD", "OPTIONS")
 _SMALL_BODY = 64 * 1024
-_DRAIN = 64 * MIB  # read and thrown away, so that a client that is still sending gets to read the answer
+_DRAIN = 64 * MIB  # received and dropped, so that a client that is still sending gets to the response
 
 _HEADERS = {
     "content-security-policy": (
@@ -31,13 +31,6 @@ _HEADERS = {
 }
 
 
-def check_name(name: str) -> str:
-    """``name`` if a model may be called that; it can then not leave its folder."""
-    if not re.fullmatch(NAME_PATTERN, name):
-        raise Refusal(404, f"no such model; {name_rule()}")
-    return name
-
-
 class Guard:
     """Token, origin, body size and headers, for every request."""
 
@@ -45,17 +38,21 @@ class Guard:
         self._app, self._token, self._limits, self._count = app, token, limits, count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it."""
+        """Pass the request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         limit = self._body_limit(scope["path"], headers.get("content-type", ""))
-        limited = _Limited(receive, limit)
-        refused = self._refused(scope, headers) or _too_large(headers, limit)
+        limited = _LimitedBody(receive, limit)
+        refused = self._refused(scope, headers)
+        length = headers.get("content-length", "")
+        if refused is None and length.isdecimal() and int(length) > limit:
+            refused = _too_many_bytes(limit)
         if refused is not None:
             self._count(refused.status_code)
-            await _answer(refused, limited, send)
+            await limited.drain()
+            await _respond(refused, send)
             return
 
         async def send_guarded(message: Message) -> None:
@@ -71,11 +68,11 @@ class Guard:
     def _refused(self, scope: Scope, headers: Headers) -> Refusal | None:
         path, method = scope["path"], scope["method"]
         if self._token is None and not is_loopback(_host(headers.get("host", ""))):
-            # A page of another site may have its own name point here.
+            # The name of another site may resolve to this machine.
             return Refusal(403, "this server answers to localhost only; set a token to use another name")
         if method not in _READ and not _same_origin(headers):
             return Refusal(403, "a page of another origin may not change anything here")
-        if self._token is None or path in _OPEN or path == "/" or path.startswith("/static/"):
+        if self._token is None or path in _OPEN or path.startswith("/static/"):
             return None
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token.encode()):
@@ -85,7 +82,7 @@ class Guard:
         )
 
     def _body_limit(self, path: str, kind: str) -> int:
-        """Bytes a route takes; only a form goes to the disk file by file, anything else is held in memory."""
+        """Bytes that a route accepts; a form is written to disk file by file, any other body is held in memory."""
         if path == "/v1/models" or path.endswith("/partial_fit"):
             return self._limits.fit_bytes if kind.strip().lower().startswith("multipart/") else self._limits.body_bytes
         if path.endswith(("/predict", "/explain")):
@@ -93,8 +90,8 @@ class Guard:
         return _SMALL_BODY
 
 
-class _Limited:
-    """``receive`` that counts, and refuses what is too much while it arrives."""
+class _LimitedBody:
+    """``receive`` that counts the bytes and refuses a body as soon as it is too large."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive, self._limit = receive, limit
@@ -108,26 +105,16 @@ class _Limited:
 
     async def _next(self) -> Message:
         message = await self._receive()
-        if message["type"] == "http.request":
-            self._taken += len(message.get("body", b""))
-            self._ended = not message.get("more_body", False)
-        else:
-            self._ended = True
+        self._taken += len(message.get("body", b""))
+        self._ended = not message.get("more_body", False)  # also when the client disconnects
         return message
 
     async def drain(self) -> None:
-        """Take the rest of the body, within reason."""
-        try:
+        """Receive the rest of the body and drop it, up to a limit."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(5):
                 while not self._ended and self._taken < self._limit + _DRAIN:
                     await self._next()
-        except TimeoutError:
-            pass
-
-
-def _too_large(headers: Headers, limit: int) -> Refusal | None:
-    length = headers.get("content-length", "")
-    return _too_many_bytes(limit) if length.isdecimal() and int(length) > limit else None
 
 
 def _too_many_bytes(limit: int) -> Refusal:
@@ -153,8 +140,7 @@ def _raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
-async def _answer(refused: Refusal, body: _Limited, send: Send) -> None:
-    await body.drain()
+async def _respond(refused: Refusal, send: Send) -> None:
     content = json.dumps({"error": refused.detail}).encode()
     headers: dict[str, Any] = {
         **_HEADERS,

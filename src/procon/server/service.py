@@ -1,7 +1,6 @@
 """Everything a request needs, in one object: models, queue, device, store, jobs and metrics."""
 
 import asyncio
-import fcntl
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -9,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from fastapi import Request
@@ -17,17 +16,17 @@ from starlette.requests import ClientDisconnect
 
 from procon.detector import Detector
 from procon.errors import ConfigError, ProconError
-from procon.model.verdict import Measurement, judge
 from procon.prediction import Explanation, Prediction
-from procon.server import engine
+from procon.server.disk import lock_folder, write_durable
+from procon.server.engine import Engine, PreparedImage, group_sizes
 from procon.server.jobs import Jobs
 from procon.server.metrics import Metrics
-from procon.server.models import Model, Models, Watcher, share_backbone
+from procon.server.models import Models, ServedModel, share_backbone
 from procon.server.refusal import Redactor, Refusal
-from procon.server.scheduler import Queue, Ticket, Work, Worker
+from procon.server.scheduler import DeviceWorker, Queue, Ticket, Work
 from procon.server.settings import Settings
-from procon.server.store import Scored, Store
-from procon.server.uploads import Upload, decode, read_header, write_durable
+from procon.server.store import LIVE, Store, StoreRow
+from procon.server.uploads import Header, Upload, decode, read_header
 from procon.vision.backbone import Backbone, resolve_device
 from procon.vision.images import Picture
 from procon.vision.pictures import jpeg, shrink
@@ -39,15 +38,15 @@ _PRUNE_EVERY = 200  # verdicts
 
 
 @dataclass(frozen=True)
-class Inspection:
-    """One image, scored."""
+class InspectedPart:
+    """One scored image."""
 
-    model: Model
+    model: ServedModel
     upload: Upload
     picture: Picture
     prediction: Prediction
     number: int | None
-    """Of the verdict, where it was kept."""
+    """Number of the verdict, if it was stored."""
 
 
 class Service:
@@ -58,53 +57,50 @@ class Service:
         self.device = resolve_device(settings.device)
         state = settings.state_folder
         state.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(state / "lock")
+        self._lock = lock_folder(state)
         self.redact = Redactor([settings.folder, state])
         self.store = Store(state / "server.sqlite")
-        limits, cuda = settings.limits, self.device.type == "cuda"
-        self.queue = Queue(
-            settings.queue_images(cuda), limits.queue_bytes, limits.queue_seconds, least=os.cpu_count() or 2
-        )
-        batch = settings.batch if cuda else 1
-        self.worker = Worker(batch, settings.window_seconds, self.queue)
+        limits, batch = settings.limits, settings.batch if self.device.type == "cuda" else 1
+        images = limits.queue_images or (2 * batch if batch > 1 else 32)
+        self.queue = Queue(images, limits.queue_bytes, limits.queue_seconds, least=os.cpu_count() or 2)
+        self.worker = DeviceWorker(batch, settings.window_seconds, self.queue)
         only = None if settings.only is None else settings.models.absolute()
-        self.models = Models(settings.folder, only, state, self._load, self.redact, self.changed)
+        self.models = Models(settings.folder, only, state, self._load, self.redact, self.notify)
         self.metrics = Metrics(self._gauges)
-        self.jobs = Jobs(settings, self.store, self.models, self.redact, self._learned, self.changed)
+        self.jobs = Jobs(settings, self.store, self.models, self.redact, self._settle_learned, self.notify)
         self.version = 0
-        """Grows with every change that a page may want to show."""
+        """Incremented with every change that a page may show."""
         self.stopping = False
         self.failure: ProconError | None = None
         """Why it could not start."""
-        self._watcher = Watcher(self.models, settings.scan_seconds)
         self._pool = ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2)), thread_name_prefix="procon-images")
         self._since_pruned = 0
         self._backbones: WeakSet[Backbone] = WeakSet()
         self._parts = state / "parts"
 
     async def start(self) -> None:
-        """Begin; models are loaded in the background."""
+        """Start all threads; models are loaded in the background."""
         self.worker.start()
-        if self.settings.only is not None:  # one model: without it there is nothing to serve
+        if self.settings.only is not None:  # without its one model there is nothing to serve
             await asyncio.to_thread(self.models.scan)
             entry = self.models.entries.get(self.settings.only)
             if entry is None or entry.model is None:
                 raise ConfigError(entry.error or "cannot be loaded" if entry else f"{self.settings.models}: is gone")
-        self._watcher.start()
+        self.models.watch(self.settings.scan_seconds)
         self.jobs.start()
 
     async def stop(self) -> None:
-        """Finish what is in flight, then end."""
+        """Finish the requests in progress, then stop all threads."""
         self.stopping = True
-        self._watcher.stop()
+        self.models.stop()
         await self.jobs.stop()
         await asyncio.to_thread(self.worker.stop)
         self._pool.shutdown()
         self.store.close()
         self._lock.close()
 
-    def changed(self) -> None:
-        """Tell pages to look again."""
+    def notify(self) -> None:
+        """Tell pages that something changed."""
         self.version += 1
 
     def _load(self, path: Path, name: str) -> Detector:
@@ -112,9 +108,9 @@ class Service:
         detector = Detector.load(path, weights=self.settings.weights, training=training, device=str(self.device))
         share_backbone(detector, self._backbones)
         if self.device.type == "cuda":  # kernels compile and graphs are recorded now, not with the first part
-            for count in engine.group_sizes(self.settings.batch):
-                run = partial(engine.warm, detector, count)
-                self.worker.submit(Work(object(), None, run, timed=False)).result()
+            engine = Engine(detector.scorer)
+            for count in group_sizes(self.settings.batch):
+                self.worker.submit(Work(object(), count, engine.warm_up, timed=False)).result()
         return detector
 
     def _gauges(self) -> dict[str, float]:
@@ -125,36 +121,47 @@ class Service:
             "queue_refused_total": self.queue.refused,
             "device_batches_total": self.worker.batches,
             "models_loaded": sum(entry.model is not None for entry in self.models.entries.values()),
-            "jobs_live": len(self.store.jobs(states=("queued", "running", "finishing"))),
+            "jobs_live": len(self.store.jobs(states=LIVE)),
         }
 
-    async def off(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run something that takes a while in a thread for images."""
+    async def in_pool(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run slow work in the thread pool for images."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(function, *arguments))
 
     # --------------------------------------------------------------------------------------------------- prediction
 
     async def inspect(
         self,
-        model: Model,
+        model: ServedModel,
         upload: Upload,
         ticket: Ticket,
         request: Request | None,
         keep: bool,
-        then: Callable[[Inspection], T],
+        respond: Callable[[InspectedPart], T],
     ) -> T:
-        """Score one image and let a thread for images make ``then`` of it.
+        """Score one image and return what ``respond``, called in the thread pool, makes of it.
 
-        ``request`` is watched, and the work dropped when its sender is gone.
+        If the sender of ``request`` disconnects, the work is dropped.
         """
-        ending, picture, inputs = await self.off(self._prepare, model, upload, ticket)
-        run = partial(engine.measure, model.scorer.scorer)
-        reading = await self._on_device(Work(model, inputs, run), request)
-        return await self.off(self._finish, model, upload, picture, reading, ending, keep, then)
+
+        def prepare() -> tuple[Header, Picture, PreparedImage]:
+            header, picture = self._open(upload, ticket)
+            return header, picture, model.engine.prepare(picture)
+
+        header, picture, prepared = await self.in_pool(prepare)
+        reading = await self._on_device(Work(model, prepared, model.engine.score), request)
+
+        def finish() -> T:
+            prediction = model.engine.judge(picture, reading)
+            self.metrics.scored(model.name, prediction.score, prediction.is_anomalous)
+            number = self._keep(model, upload, header, picture, prediction) if keep else None
+            return respond(InspectedPart(model, upload, picture, prediction, number))
+
+        return await self.in_pool(finish)
 
     async def explain(
         self,
-        model: Model,
+        model: ServedModel,
         upload: Upload,
         ticket: Ticket,
         request: Request,
@@ -163,147 +170,120 @@ class Service:
     ) -> tuple[Explanation, Picture]:
         """Why pixel ``xy``, the peak of the heat map in the box ``region``, or the peak of the image has its score."""
         detector = model.detector
-        _, picture = await self.off(self._open, upload, ticket)
+        _, picture = await self.in_pool(self._open, upload, ticket)
 
         def run(_items: Sequence[Any]) -> list[Explanation]:
             return [detector.explain(picture, xy, region)]
 
         try:
-            found: Explanation = await self._on_device(Work(object(), None, run), request)
+            explanation: Explanation = await self._on_device(Work(object(), None, run), request)
         except ConfigError as error:  # a pixel or a region outside the image
             raise Refusal(422, self.redact(str(error))) from None
-        return found, picture
+        return explanation, picture
 
     async def _on_device(self, work: Work, request: Request | None) -> Any:
         future = asyncio.wrap_future(self.worker.submit(work))
         if request is None:
             return await future
-        gone = asyncio.ensure_future(_disconnected(request))
+        disconnect = asyncio.ensure_future(_disconnected(request))
         try:
-            await asyncio.wait({future, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({future, disconnect}, return_when=asyncio.FIRST_COMPLETED)
             if not future.done():
-                future.cancel()
                 raise ClientDisconnect
             return future.result()
         finally:
-            gone.cancel()
+            disconnect.cancel()
             future.cancel()
 
-    def _open(self, upload: Upload, ticket: Ticket) -> tuple[str, Picture]:
-        """The ending and the pixels of an image, once its size is known and there is room for it."""
+    def _open(self, upload: Upload, ticket: Ticket) -> tuple[Header, Picture]:
+        """Header and pixels of an image, after memory for it was reserved."""
         header = read_header(upload.data, self.settings.limits)
         ticket.claim(header.cost)
-        return header.ending, decode(upload.data)
+        return header, decode(upload.data)
 
-    def _prepare(self, model: Model, upload: Upload, ticket: Ticket) -> tuple[str, Picture, engine.Input]:
-        ending, picture = self._open(upload, ticket)
-        return ending, picture, engine.prepare(model.scorer.scorer, picture)
+    # ------------------------------------------------------------------------------------------- stored verdicts
 
-    def _finish(
-        self,
-        model: Model,
-        upload: Upload,
-        picture: Picture,
-        reading: Measurement,
-        ending: str,
-        keep: bool,
-        then: Callable[[Inspection], T],
-    ) -> T:
-        prediction = judge(model.scorer.scorer, picture, reading)
-        self.metrics.scored(model.name, prediction.score, prediction.is_anomalous)
-        number = self._keep(model, upload, picture, prediction, ending) if keep else None
-        return then(Inspection(model, upload, picture, prediction, number))
-
-    def _keep(self, model: Model, upload: Upload, picture: Picture, prediction: Prediction, ending: str) -> int:
+    def _keep(
+        self, model: ServedModel, upload: Upload, header: Header, picture: Picture, prediction: Prediction
+    ) -> int:
+        """Store a verdict and, within the limit, its image; returns the number of the verdict."""
         limits, digest = self.settings.limits, upload.digest
-        kept = (ending, len(upload.data)) if limits.kept_bytes else None
-        path = self.part_file(digest, ending)
-        if kept and not path.exists():
+        path = self._part_file(digest, header.ending)
+        if limits.kept_bytes and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(f".{path.name}.{threading.get_ident()}.partial")
             draft.write_bytes(upload.data)
             draft.replace(path)
-        number = self.store.add_verdict(
-            Scored(
-                model.name,
-                model.revision,
-                upload.name,
-                digest,
-                picture.size[1],
-                picture.size[0],
-                prediction.score,
-                prediction.p_value,
-                prediction.threshold,
-                prediction.is_anomalous,
-                [region.to_dict() for region in prediction.regions],
-                jpeg(shrink(picture.rgb8(), _THUMBNAIL), quality=80),
-            ),
-            kept,
-        )
+        verdict = {
+            "model": model.name,
+            "revision": model.revision,
+            "name": upload.name,
+            "digest": digest,
+            "width": picture.size[1],
+            "height": picture.size[0],
+            "score": prediction.score,
+            "p_value": prediction.p_value,
+            "threshold": prediction.threshold,
+            "is_anomalous": prediction.is_anomalous,
+            "regions": [region.to_dict() for region in prediction.regions],
+            "thumbnail": jpeg(shrink(picture.rgb8(), _THUMBNAIL), quality=80),
+        }
+        image = (header.ending, len(upload.data)) if limits.kept_bytes else None
+        number = self.store.add_verdict(verdict, image)
         self._since_pruned += 1
         if self._since_pruned >= _PRUNE_EVERY:
             self._since_pruned = 0
-            for old, old_ending in self.store.prune(limits.kept_bytes, limits.kept_verdicts):
-                self.part_file(old, old_ending).unlink(missing_ok=True)
-        self.changed()
+            for unused in self.store.prune(limits.kept_bytes, limits.kept_verdicts):
+                self._part_file(*unused).unlink(missing_ok=True)
+        self.notify()
         return number
 
-    def part_file(self, digest: str, ending: str) -> Path:
-        """Where the image of a verdict is kept."""
+    def _part_file(self, digest: str, ending: str) -> Path:
         return self._parts / digest[:2] / f"{digest}{ending}"
 
-    def part_bytes(self, digest: str) -> tuple[bytes, str]:
-        """The image of a verdict and its ending, or a refusal where it is no longer kept."""
-        ending = self.store.part(digest)
+    def part_image(self, digest: str) -> tuple[bytes, str]:
+        """The image file of a verdict and its ending; refused if it is no longer stored."""
+        ending = self.store.image_ending(digest)
         try:
             if ending is not None:
-                return self.part_file(digest, ending).read_bytes(), ending
+                return self._part_file(digest, ending).read_bytes(), ending
         except OSError:
             pass
-        raise Refusal(410, "the image of this part is no longer kept")
+        raise Refusal(410, "the image of this part is no longer stored")
 
     # --------------------------------------------------------------------------------------------------- feedback
 
-    def accept(self, model: str, upload: Upload, ending: str, label: str, verdict: dict[str, Any] | None) -> int:
-        """Keep feedback, and the image if it is to be learned, for good; the number of the feedback."""
-        file = None
-        if label == "good":
-            file = self.jobs.feedback_file(model, upload.digest, ending)
-            if not file.exists():
-                write_durable(file, upload.data)
-        score = verdict["score"] if verdict else None
-        number = self.store.add_feedback(model, label, upload.digest, file, verdict["id"] if verdict else None, score)
-        self.changed()
-        return number
+    def accept_good(self, model: str, data: bytes, ending: str, verdict: StoreRow | None = None) -> int:
+        """Store an image to be learned, on disk, with its feedback; returns the number of the feedback."""
+        digest = Upload(data, "image").digest
+        file = self.jobs.feedback_file(model, digest, ending)
+        if not file.exists():
+            write_durable(file, data)
+        return self.note(model, "good", digest, file, verdict)
 
-    async def _learned(self, model: str, rows: list[dict[str, Any]]) -> None:
-        """Note what was learned, each with the score it has now."""
+    def note(self, model: str, label: str, digest: str, file: Path | None, verdict: StoreRow | None) -> int:
+        """Store feedback and return its number; with a ``file``, the image is to be learned."""
+        number, score = (verdict["id"], verdict["score"]) if verdict else (None, None)
+        feedback = self.store.add_feedback(model, label, digest, file, number, score)
+        self.notify()
+        return feedback
+
+    async def _settle_learned(self, model: str, rows: list[StoreRow]) -> None:
+        """Mark feedback as learned, each with the score that its image has now."""
         for row in rows:
             score = None
             try:
-                data = await self.off(Path(row["file"]).read_bytes)
+                upload = Upload(await self.in_pool(Path(row["file"]).read_bytes), "image")
                 with self.queue.ticket() as ticket:
-                    upload = Upload(data, "image")
-                    chosen = self.models.get(model)
-                    score = await self.inspect(chosen, upload, ticket, None, False, lambda done: done.prediction.score)
+                    served = self.models.get(model)
+                    score = await self.inspect(served, upload, ticket, None, False, lambda part: part.prediction.score)
             except (Refusal, OSError, ProconError):
-                pass  # the score is for people to look at; that it was learned is what counts
+                pass  # the score is only shown to people
             settle = partial(self.store.settle_feedback, row["id"], "learned", None, score, only="pending")
             await asyncio.to_thread(settle)
-        self.changed()
+        self.notify()
 
 
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _lock(path: Path) -> IO[str]:
-    """Two servers on one state folder would undo each other's work."""
-    stream = path.open("w")
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        stream.close()
-        raise ConfigError(f"{path.parent}: another server is using this folder; stop it, or give --state") from None
-    return stream

@@ -1,12 +1,11 @@
-"""Images as they arrive: multipart or raw, counted while they stream, known by their content and not by their name."""
+"""Images in requests: multipart or raw; the format is taken from the content, never from the name."""
 
 import asyncio
 import hashlib
 import io
-import os
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,23 +15,26 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import ClientDisconnect
 
 from procon.errors import ImageError
+from procon.server.disk import write_durable
 from procon.server.refusal import Refusal
 from procon.server.settings import Limits
 from procon.vision.images import MAX_SIDE, Picture, open_image
 
-# Formats that are decoded, with the ending under which a file of each is kept.
-_ENDINGS = {
-    "PNG": ".png",
-    "JPEG": ".jpg",
-    "MPO": ".jpg",
-    "BMP": ".bmp",
-    "TIFF": ".tif",
-    "WEBP": ".webp",
-    "GIF": ".gif",
-    "JPEG2000": ".jp2",
-    "PPM": ".ppm",
+# Formats that are decoded: the file ending and the media type of each.
+_KINDS = {
+    "PNG": (".png", "image/png"),
+    "JPEG": (".jpg", "image/jpeg"),
+    "MPO": (".jpg", "image/jpeg"),
+    "BMP": (".bmp", "image/bmp"),
+    "TIFF": (".tif", "image/tiff"),
+    "WEBP": (".webp", "image/webp"),
+    "GIF": (".gif", "image/gif"),
+    "JPEG2000": (".jp2", "image/jp2"),
+    "PPM": (".ppm", "image/x-portable-pixmap"),
 }
-_FORMATS = tuple(name for name in _ENDINGS if name != "MPO")  # Pillow finds those among the JPEGs
+MEDIA_TYPES = dict(_KINDS.values())
+"""Media types by file ending."""
+_FORMATS = tuple(name for name in _KINDS if name != "MPO")  # Pillow detects MPO files itself, among the JPEGs
 _MOST_FIELDS = 16
 
 
@@ -42,7 +44,7 @@ class Upload:
 
     data: bytes
     name: str
-    """What the sender calls it; shown, never used as a path."""
+    """Name given by the sender; shown, never used as a path."""
 
     @property
     def digest(self) -> str:
@@ -52,7 +54,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class Header:
-    """What the first bytes of an image say."""
+    """Format and size of an image."""
 
     width: int
     height: int
@@ -60,17 +62,20 @@ class Header:
 
     @property
     def cost(self) -> int:
-        """Bytes that its pixels, its heat map and their copies need."""
+        """Bytes of memory for its pixels, its heat map and their copies."""
         return 10 * self.width * self.height
 
 
-async def read_image(request: Request, limits: Limits) -> Upload:
+async def receive_image(request: Request, limits: Limits) -> Upload:
     """The image of a request: the file ``image`` of a form, or the body itself."""
     async with receiving(limits.read_seconds):
         if not is_form(request):
             return Upload(_not_empty(await request.body()), "image")
-        async with form(request, files=1) as fields:
-            return await _from_form(fields, "image")
+        async with form_of(request, files=1) as fields:
+            file = fields.get("image")
+            if not isinstance(file, UploadFile):
+                raise Refusal(422, "the form must have a file called 'image'")
+            return Upload(_not_empty(await file.read()), clean_name(file.filename))
 
 
 def is_form(request: Request) -> bool:
@@ -80,7 +85,7 @@ def is_form(request: Request) -> bool:
 
 @asynccontextmanager
 async def receiving(seconds: float) -> AsyncIterator[None]:
-    """Turn what goes wrong while a body arrives into answers."""
+    """Turn a timeout or a lost connection while a body is received into a refusal."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -90,18 +95,9 @@ async def receiving(seconds: float) -> AsyncIterator[None]:
         raise Refusal(400, "the connection was lost before the whole body had arrived") from None
 
 
-@asynccontextmanager
-async def form(request: Request, files: int) -> AsyncIterator[FormData]:
-    """The fields of a form; large files wait on disk, and are gone afterwards."""
-    async with request.form(max_files=files, max_fields=_MOST_FIELDS, max_part_size=64 * 1024) as fields:
-        yield fields
-
-
-async def _from_form(fields: FormData, name: str) -> Upload:
-    sent = fields.get(name)
-    if not isinstance(sent, UploadFile):
-        raise Refusal(422, f"the form must have a file called {name!r}")
-    return Upload(_not_empty(await sent.read()), clean_name(sent.filename))
+def form_of(request: Request, files: int) -> AbstractAsyncContextManager[FormData]:
+    """The fields of a form; large files are on disk until the block ends."""
+    return request.form(max_files=files, max_fields=_MOST_FIELDS, max_part_size=64 * 1024)
 
 
 def _not_empty(data: bytes) -> bytes:
@@ -123,67 +119,49 @@ def read_header(data: bytes, limits: Limits) -> Header:
             width, height = image.size
             kind = image.format or ""
     except UnidentifiedImageError:
-        raise Refusal(422, "this is no image that can be read here; send PNG, JPEG, WebP, TIFF or BMP") from None
+        raise Refusal(422, "unsupported image format; send PNG, JPEG, WebP, TIFF or BMP") from None
     except Image.DecompressionBombError:
-        raise too_many_pixels(limits) from None
-    except Exception as error:  # decoders fail on damaged files with whatever they ran into
-        raise Refusal(422, f"the image is damaged or incomplete ({error}); send it again") from error
+        raise _too_many_pixels(limits) from None
+    except Exception as error:  # decoders raise all kinds of errors on damaged files
+        raise _damaged(error) from error
     if width * height > limits.pixels or max(width, height) > MAX_SIDE:
-        raise too_many_pixels(limits)
-    return Header(width, height, _ENDINGS[kind])
+        raise _too_many_pixels(limits)
+    return Header(width, height, _KINDS[kind][0])
 
 
-def too_many_pixels(limits: Limits) -> Refusal:
-    """The refusal of an image that is too large."""
+def _damaged(error: Exception) -> Refusal:
+    return Refusal(422, f"the image is damaged or incomplete ({error}); send it again")
+
+
+def _too_many_pixels(limits: Limits) -> Refusal:
     return Refusal(413, f"an image must have at most {limits.pixels:,} pixels; scale it down")
 
 
 def decode(data: bytes) -> Picture:
-    """The pixels; only after :func:`read_header` has agreed to them."""
+    """The pixels of an image that :func:`read_header` has accepted."""
     try:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             return open_image(image)
     except ImageError as error:
         raise Refusal(422, "the image " + str(error).removeprefix("PIL image: ")) from None
     except Exception as error:
-        raise Refusal(422, f"the image is damaged or incomplete ({error}); send it again") from error
+        raise _damaged(error) from error
 
 
 def check_image(data: bytes, limits: Limits) -> Header:
-    """The header of an image that can be decoded; one that cannot is refused before any work is built on it."""
+    """The header of an image, after decoding it completely: a damaged image is refused."""
     header = read_header(data, limits)
     decode(data)
     return header
 
 
-def write_durable(path: Path, data: bytes) -> None:
-    """Write a file that is whole and on the disk when this returns, or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Names in a folder reach the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-async def store_images(fields: FormData, folder: Path, limits: Limits, name: str) -> list[Path]:
-    """Write the files ``name`` of a form into ``folder``, each after a look at its content."""
-    sent = [file for file in fields.getlist(name) if isinstance(file, UploadFile)]
-    if not sent:
-        raise Refusal(422, f"the form must have at least one file called {name!r}")
+async def store_images(fields: FormData, folder: Path, limits: Limits) -> list[Path]:
+    """Check the files ``images`` of a form and write them into ``folder``."""
+    files = [file for file in fields.getlist("images") if isinstance(file, UploadFile)]
+    if not files:
+        raise Refusal(422, "the form must have at least one file called 'images'")
     paths = []
-    for number, file in enumerate(sent):
+    for number, file in enumerate(files):
         shown = clean_name(file.filename)
         if (file.size or 0) > limits.body_bytes:
             raise Refusal(413, f"{shown}: an image must have at most {limits.body_bytes:,} bytes")

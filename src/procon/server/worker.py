@@ -1,4 +1,4 @@
-"""The other process: fits or extends a model, says how far it is on stdout, and ends when its parent does."""
+"""The child process of a job: fits or edits a model, reports progress on stdout, and ends when the server does."""
 
 import json
 import os
@@ -15,32 +15,31 @@ _EVERY_SECONDS = 0.1
 
 
 def main() -> int:
-    """Read one line of JSON that says what to do, do it, and say what came of it."""
+    """Read a task, one line of JSON, from stdin and run it."""
     task = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(5)  # requests come first
     try:
-        result = _fit(task) if task["kind"] == "fit" else _learn(task)
+        _send(**(fit(task) if task["kind"] == "fit" else learn(task)))
     except (ProconError, OSError) as error:
-        _say(error=str(error))
+        _send(error=str(error))
         return 2
-    _say(**result)
     return 0
 
 
 def _end_with_parent() -> None:
-    """The pipe closes when the server ends, however it ends."""
+    """Stdin closes when the server ends, however it ends."""
     sys.stdin.read()
     os._exit(3)
 
 
-def _say(**message: Any) -> None:
+def _send(**message: Any) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
-class _Report:
-    """Progress, not more often than a person can read."""
+class _ProgressReport:
+    """Reports progress, a few times per second at most."""
 
     def __init__(self) -> None:
         self._last = 0.0
@@ -49,42 +48,43 @@ class _Report:
         now = time.monotonic()
         if done == total or now - self._last >= _EVERY_SECONDS:
             self._last = now
-            _say(stage=stage, done=done, total=total)
+            _send(stage=stage, done=done, total=total)
 
 
-def _fit(task: dict[str, Any]) -> dict[str, Any]:
+def fit(task: dict[str, Any]) -> dict[str, int]:
+    """Fit a model on the images of ``task``."""
     from procon.detector import Detector
 
-    _say(stage="loading the backbone", done=0, total=1)
+    _send(stage="loading the backbone", done=0, total=1)
     detector = Detector(Config.from_dict(task["config"]), device=task["device"])
-    detector.fit([Path(image) for image in task["images"]], progress=_Report(), thumbnails=True)
+    detector.fit([Path(image) for image in task["images"]], progress=_ProgressReport(), thumbnails=True)
     detector.save(task["output"])
     return {"added": len(task["images"])}
 
 
-def _learn(task: dict[str, Any]) -> dict[str, Any]:
-    """Add images to a memory and forget others, so that doing this twice is doing it once.
+def learn(task: dict[str, Any]) -> dict[str, int]:
+    """Add images to a memory and forget others; running this twice has the same result as once.
 
-    One that it holds already is not added; one that it does not hold, or got from elsewhere, is not forgotten.
+    An image that the memory already holds is not added. One that was not added as feedback is not forgotten.
     """
     from procon.detector import Detector
     from procon.model.training import digest_of
 
-    _say(stage="loading the model", done=0, total=1)
+    _send(stage="loading the model", done=0, total=1)
     detector = Detector.load(task["model"], weights=task["weights"], training=task["training"], device=task["device"])
     assert detector.memory is not None
-    held = {image.digest for image in detector.memory.images}
-    added = [Path(image) for image in task["images"] if digest_of(image) not in held]
+    digests = {image.digest for image in detector.memory.images}
+    added = [Path(image) for image in task["images"] if digest_of(image) not in digests]
     if added:
-        # A training image that is gone keeps its score: approximate, and the model says so.
-        detector.partial_fit(added, progress=_Report(), keep_scores=True)
-    given = {Path(image).parts[-2:] for image in task["forget"]}  # the folder above them may have moved
-    gone = [name for name in detector.memory.names if Path(name).parts[-2:] in given]
-    if gone:
-        detector.forget(gone, progress=_Report(), keep_scores=True)
-    if added or gone:
+        # A training image whose file is gone keeps its score: approximate, and the model says so.
+        detector.partial_fit(added, progress=_ProgressReport(), keep_scores=True)
+    withdrawn = {Path(image).parts[-2:] for image in task["forget"]}  # the state folder may have moved
+    forgotten = [name for name in detector.memory.names if Path(name).parts[-2:] in withdrawn]
+    if forgotten:
+        detector.forget(forgotten, progress=_ProgressReport(), keep_scores=True)
+    if added or forgotten:
         detector.save(task["output"])
-    return {"added": len(added), "forgotten": len(gone)}
+    return {"added": len(added), "forgotten": len(forgotten)}
 
 
 if __name__ == "__main__":
