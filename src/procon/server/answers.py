@@ -50,7 +50,7 @@ def prediction_answer(done: Inspection, map_side: int, seconds: float) -> Predic
         is_anomalous=said.is_anomalous,
         threshold=said.threshold,
         pixel_threshold=said.pixel_threshold,
-        typical=said.typical,
+        median_patch_score=said.median_patch_score,
         width=width,
         height=height,
         regions=[Box(**region.to_dict()) for region in said.regions],

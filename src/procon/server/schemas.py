@@ -41,7 +41,7 @@ class PredictionAnswer(BaseModel):
     is_anomalous: bool | None = Field(description="Null where the model has no threshold.")
     threshold: float | None
     pixel_threshold: float | None
-    typical: float | None = Field(description="Median patch score of the image.")
+    median_patch_score: float | None = Field(description="Median patch score of the image.")
     width: int
     height: int
     regions: list[Box]
