@@ -167,7 +167,9 @@ def test_a_detector_scores_with_both(fitted: Detector) -> None:
     assert found[1].score > found[0].score
     scores, relative = slow_reading(fitted, bad, None)
     assert found[1].score == pytest.approx(reference.top_mean(relative, fitted.config.top_ratio), rel=2e-4)
-    assert found[1].typical == pytest.approx(reference.median(list(scores)), rel=2e-5), "drift needs S_map unshifted"
+    assert found[1].median_patch_score == pytest.approx(reference.median(list(scores)), rel=2e-5), (
+        "drift needs S_map unshifted"
+    )
     plain = Detector(replace(fitted.config, score_relative_to="nothing", map_offset="none"), device="cpu")
     plain.fit(list(fitted.memory.names if fitted.memory else []))
     (one,) = plain.predict([bad])

@@ -91,8 +91,8 @@ def test_a_region_of_interest_is_exported(
     runtime = Runtime(tmp_path / "part")
     for image in (part_pixels(9, True), part_pixels(10)):
         here, there = detector.predict(image), runtime.predict(image)
-        assert there.score == pytest.approx(here.score, rel=1e-4) and there.typical == pytest.approx(
-            here.typical, rel=1e-4
+        assert there.score == pytest.approx(here.score, rel=1e-4) and there.median_patch_score == pytest.approx(
+            here.median_patch_score, rel=1e-4
         )
         np.testing.assert_allclose(there.heatmap, here.heatmap, rtol=0, atol=1e-3 * abs(here.heatmap).max())
         assert (there.heatmap[:, -10:] == 0).all()

@@ -484,7 +484,7 @@ def test_separate_images_calibrate_against_the_whole_memory(fit: Fit, paths: lis
     predictions = detector.predict(paths[5:])
     assert known.kind == "held-out"
     assert known.scores == tuple(result.score for result in predictions)
-    assert known.medians == tuple(result.typical for result in predictions)
+    assert known.medians == tuple(result.median_patch_score for result in predictions)
     assert known.peaks == pytest.approx([float(result.heatmap.max()) for result in predictions], rel=1e-3)
     assert [image.name for image in known.images] == list(map(str, paths[5:]))
     assert known.threshold == max(known.scores)

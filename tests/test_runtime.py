@@ -49,7 +49,7 @@ def assert_same(here: Any, there: Any) -> None:
     np.testing.assert_allclose(there.heatmap, here.heatmap, rtol=0, atol=1e-4)
     assert there.heatmap.dtype == np.float32
     assert there.score == pytest.approx(here.score, abs=1e-5)
-    assert there.typical == pytest.approx(here.typical, abs=1e-5)
+    assert there.median_patch_score == pytest.approx(here.median_patch_score, abs=1e-5)
     assert (there.is_anomalous, there.threshold, there.p_value) == (here.is_anomalous, here.threshold, here.p_value)
     assert (there.source, there.pixel_threshold) == (here.source, here.pixel_threshold)
     assert [region.box for region in there.regions] == [region.box for region in here.regions]

@@ -51,7 +51,7 @@ class Prediction:
     """Path of the image, where it had one."""
     pixel_threshold: float | None = None
     """Heat-map value above which a pixel belongs to a region."""
-    typical: float | None = None
+    median_patch_score: float | None = None
     """Median patch score of this image: defects hardly move it, light and camera do."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Prediction:
             "threshold": self.threshold,
             "p_value": self.p_value,
             "pixel_threshold": self.pixel_threshold,
-            "typical": self.typical,
+            "median_patch_score": self.median_patch_score,
             "regions": [region.to_dict() for region in self.regions],
         }
 

@@ -25,7 +25,10 @@ from procon.vision.images import open_image
 from procon.vision.pictures import shrink
 
 OVERLAY_SIDE = 1600  # pixels; larger images are shrunk for the overlay, not for the scores
-COLUMNS = ("source", "score", "is_anomalous", "p_value", "threshold", "typical", "regions", "seconds", "error")
+COLUMNS = (
+    *("source", "score", "is_anomalous", "p_value", "threshold", "median_patch_score"),
+    *("regions", "seconds", "error"),
+)
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ def find_drift(detector: Predictor, rows: Sequence[ScoredImage]) -> Drift | None
     if medians is None:
         return None
     found = [row.prediction for row in rows if row.prediction is not None]
-    good = [one.typical for one in found if not one.is_anomalous and one.typical is not None]
+    good = [one.median_patch_score for one in found if not one.is_anomalous and one.median_patch_score is not None]
     return measure_drift(good, medians, len(found) - len(good))
 
 

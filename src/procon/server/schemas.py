@@ -56,7 +56,7 @@ class PredictionAnswer(_ScoredAnswer):
 
     id: int | None = Field(description="Number of the verdict, or null if it was not stored.")
     pixel_threshold: float | None
-    typical: float | None = Field(description="Median patch score of the image.")
+    median_patch_score: float | None = Field(description="Median patch score of the image.")
     map: FloatMap | None = None
     seconds: float
 
