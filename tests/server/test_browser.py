@@ -1,0 +1,452 @@
+"""What an operator does, in a real Chromium against a real server process."""
+
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from procon import Detector
+from tests.server.process import ServerProcess, serving, tiny_settings, wait_for
+from tests.server.test_api import png
+
+pytestmark = pytest.mark.browser
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
+    *("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"),
+]
+
+# Sums what moved without the user having asked for it, as browsers measure it.
+_SHIFTS = """
+window.shifts = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts += entry.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, detector: Detector) -> Path:
+    folder = tmp_path_factory.mktemp("browser")
+    detector.save(folder / "disc.procon")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(models: Path, tiny_backbone: Path) -> Iterator[ServerProcess]:
+    with serving(models, *tiny_settings(tiny_backbone)) as server:
+        yield server
+
+
+@pytest.fixture
+def page(browser: Any, server: ServerProcess) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["camera"])
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text) if _is_problem(message) else None)
+    page.add_init_script(_SHIFTS)
+    page.goto(server.url)
+    connected(page)
+    yield page
+    context.close()
+    assert problems == []
+
+
+def _is_problem(message: Any) -> bool:
+    """An error in the console, other than the browser's note that a request was refused: tests refuse some."""
+    return message.type == "error" and not message.text.startswith("Failed to load resource")
+
+
+def until(page: Any, script: str, arg: Any = None) -> None:
+    """Until ``script`` is true in the page; Playwright's own way to wait evaluates strings, which the page forbids."""
+    wait_for(lambda: page.evaluate(script, arg))
+
+
+def connected(page: Any) -> None:
+    page.wait_for_selector("#link.on")
+    until(page, "document.querySelector('#model').value === 'disc'")
+
+
+def file(seed: int, defect: bool = False) -> dict[str, Any]:
+    return {"name": f"part-{seed}.png", "mimeType": "image/png", "buffer": png(seed, defect)}
+
+
+def choose(page: Any, seed: int, defect: bool = False) -> None:
+    page.set_input_files("#files", [file(seed, defect)])
+
+
+def verdict(page: Any, word: str) -> str:
+    until(page, "word => document.querySelector('#verdict .word').textContent.includes(word)", arg=word)
+    return str(page.inner_text("#verdict .facts"))
+
+
+def heat_alpha(page: Any) -> Any:
+    """The opacity of every pixel of the heat map [H, W]."""
+    flat, width = page.evaluate(
+        "() => { const c = document.querySelector('#heat'); const d = c.getContext('2d')"
+        ".getImageData(0, 0, c.width, c.height).data; return [[...d].filter((_, i) => i % 4 === 3), c.width]; }"
+    )
+    return np.array(flat).reshape(-1, width)
+
+
+def test_a_part_is_scored_and_its_heat_map_lies_over_it(page: Any) -> None:
+    choose(page, 3, defect=True)
+    assert "score 1.1" in verdict(page, "Anomalous")
+    alpha = heat_alpha(page)
+    assert alpha.shape == (96, 80)
+    assert alpha[45:55, 35:45].mean() > 128 > alpha[:10].mean()  # the defect glows, the ground does not
+    assert page.locator("#regions li").count() >= 1
+    assert "this part 1.1" in page.inner_text("#axis") and "threshold 0." in page.inner_text("#axis")
+    frame, photo = page.locator("#frame").bounding_box(), page.locator("#heat").bounding_box()
+    assert frame == photo
+    choose(page, 50)
+    verdict(page, "Good")
+    assert heat_alpha(page).max() < 200
+
+
+def test_the_opacity_slider_fades_the_map(page: Any) -> None:
+    choose(page, 3, defect=True)
+    verdict(page, "Anomalous")
+    page.locator("#opacity").fill("0")
+    assert page.evaluate("getComputedStyle(document.querySelector('#heat')).opacity") == "0"
+    page.locator("#opacity").fill("100")
+    assert page.evaluate("getComputedStyle(document.querySelector('#heat')).opacity") == "1"
+
+
+def test_a_click_on_a_patch_shows_the_normal_patches(page: Any) -> None:
+    choose(page, 3, defect=True)
+    verdict(page, "Anomalous")
+    box = page.locator("#frame").bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.52)
+    page.wait_for_selector(".tile")
+    assert page.locator(".tile img").count() == 6  # the patch and five normal ones
+    assert "weight" in page.inner_text("#why-body")
+    assert page.locator("#marks .patch").count() == 1
+    assert "It was compared with" in page.inner_text("#why-words")
+
+
+def test_the_keyboard_reaches_a_patch_too(page: Any) -> None:
+    choose(page, 3, defect=True)
+    verdict(page, "Anomalous")
+    page.focus("#stage")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowUp")
+    assert page.locator("#marks .cursor").count() == 1
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".tile")
+
+
+def drop(page: Any, kind: str, data: bytes) -> None:
+    """Drop or paste an image on the page."""
+    page.evaluate(
+        """([kind, bytes]) => {
+          const data = new DataTransfer();
+          data.items.add(new File([new Uint8Array(bytes)], `${kind}.png`, { type: "image/png" }));
+          const event = kind === "drop"
+            ? new DragEvent("drop", { dataTransfer: data, bubbles: true })
+            : new ClipboardEvent("paste", { clipboardData: data, bubbles: true });
+          document.body.dispatchEvent(event);
+        }""",
+        [kind, list(data)],
+    )
+
+
+@pytest.mark.parametrize("kind", ["drop", "paste"])
+def test_a_part_can_be_dropped_and_pasted(page: Any, kind: str) -> None:
+    drop(page, kind, png(3, defect=True))
+    until(page, f"document.querySelector('#photo').alt === '{kind}.png'")
+    verdict(page, "Anomalous")
+
+
+def test_the_camera_of_the_browser(page: Any) -> None:
+    page.click("#camera")
+    until(page, "document.querySelector('#video').videoWidth > 0")
+    page.click("#shoot")
+    until(page, "document.querySelector('#photo').alt.startsWith('camera')")
+    until(page, "document.querySelector('#verdict .facts').textContent.includes('score')")
+    assert page.evaluate("document.querySelector('#video').srcObject") is None  # the lamp is off
+
+
+def test_a_region_explains_its_peak(page: Any, server: ServerProcess) -> None:
+    choose(page, 3, defect=True)
+    verdict(page, "Anomalous")
+    with server.client() as client:
+        answer = client.post("/v1/models/disc/predict?keep=false", content=png(3, defect=True)).json()
+    box = ",".join(map(str, answer["regions"][0]["box"]))
+    with page.expect_request(lambda request: "/explain?" in request.url) as asked:
+        page.click("#regions li button")
+    assert asked.value.url.endswith(f"/explain?region={box}")
+
+
+def test_nothing_moves_while_results_arrive(page: Any) -> None:
+    before = page.evaluate("window.shifts")
+    choose(page, 3, defect=True)
+    verdict(page, "Anomalous")
+    page.click("#regions li button")
+    page.wait_for_selector(".tile")
+    page.wait_for_timeout(700)
+    assert page.evaluate("window.shifts") - before < 0.01
+
+
+def test_the_threshold_moves_and_shows_which_past_parts_change(page: Any, server: ServerProcess) -> None:
+    with server.client() as client:
+        start = client.get("/v1/models/disc").json()["threshold"]["score"]
+        client.post("/v1/models/disc/predict", content=png(3, defect=True))
+    page.click("nav [data-view=threshold]")
+    page.wait_for_selector("#plot circle")
+    page.locator("#move").evaluate("e => { e.value = 990; e.dispatchEvent(new Event('input')); }")
+    page.wait_for_selector("#changes li")
+    assert "becomes good" in page.inner_text("#changes")
+    assert "past part" in page.inner_text("#preview") and "to good" in page.inner_text("#preview")
+    page.click("#apply")
+    until(page, "document.querySelector('#promise').textContent.includes('set by hand')")
+    with server.client() as client:
+        assert client.get("/v1/models/disc").json()["threshold"]["score"] > start
+        client.put("/v1/models/disc/threshold", json={"false_alarm_rate": 0.01})
+    until(page, "!document.querySelector('#promise').textContent.includes('set by hand')")
+
+
+def test_flagged_parts_are_reviewed_with_the_keyboard_and_a_false_alarm_is_learned(
+    page: Any, server: ServerProcess
+) -> None:
+    with server.client() as client:
+        for row in client.get("/v1/models/disc/verdicts?waiting=true&limit=1000").json()["verdicts"]:
+            client.post(f"/v1/verdicts/{row['id']}/feedback", json={"label": "defect"})
+        for seed in (200, 201, 202):
+            client.post("/v1/models/disc/predict", content=png(seed, defect=True))
+    page.click("nav [data-view=review]")
+    until(page, "document.querySelectorAll('#queue li').length === 3")
+    verdict(page, "Anomalous")
+    page.keyboard.press("j")
+    until(page, "document.querySelectorAll('#queue [aria-current]').length === 1")
+    until(page, "document.querySelector('#queue li:nth-child(2) button').hasAttribute('aria-current')")
+    until(page, "!document.querySelector('#was-defect').disabled")
+    page.keyboard.press("d")
+    until(page, "document.querySelectorAll('#queue li').length === 2")
+    until(page, "!document.querySelector('#was-good').disabled")
+    page.keyboard.press("g")
+    until(page, "document.querySelector('#learned').textContent.includes('learning')")
+    until(page, "document.querySelector('#learned').textContent.startsWith('Learned. The score was')")
+    assert "is 0." in page.inner_text("#learned")
+    with server.client() as client:
+        assert client.get("/v1/models/disc").json()["images"] == 9
+        left = client.get("/v1/models/disc").json()["waiting"]  # the threshold was computed anew
+    until(page, "left => document.querySelectorAll('#queue li').length === left", arg=left)
+    page.keyboard.press("u")  # it was not good after all
+    until(page, "document.querySelector('#learned').textContent.includes('forgetting')")
+    until(page, "!document.querySelector('#was-good').disabled")
+    assert page.is_hidden("#take-back") and verdict(page, "Anomalous")
+    with server.client() as client:
+        assert client.get("/v1/models/disc").json()["images"] == 8
+    until(page, "document.querySelectorAll('#queue li').length === 2")
+    page.keyboard.press("d")
+    until(page, "document.querySelectorAll('#queue li').length === 1")
+
+
+def test_what_was_said_is_taken_back_with_a_button(page: Any) -> None:
+    choose(page, 3, defect=True)
+    verdict(page, "Anomalous")
+    assert page.is_hidden("#take-back")
+    page.click("#was-defect")
+    until(page, "document.querySelector('#learned').textContent.startsWith('Noted as a defect')")
+    page.click("#take-back")
+    until(page, "document.querySelector('#learned').textContent.trim() === ''")
+    assert page.is_hidden("#take-back") and page.is_enabled("#was-defect")
+
+
+def test_a_model_is_fitted_while_one_watches(page: Any, models: Path) -> None:
+    page.click("nav [data-view=models]")
+    drop(page, "drop", png(300))
+    assert "1 good image" in page.inner_text("#good-count")
+    page.set_input_files("#good", [file(seed) for seed in range(301, 306)])
+    assert "6 good images" in page.inner_text("#good-count")
+    page.fill("#name", "washer")
+    page.click("#start")
+    page.wait_for_selector("#jobs progress")
+    until(page, "document.querySelector('#fit-words').textContent.includes('washer is ready')")
+    assert (models / "washer.procon").exists()
+    assert page.input_value("#model") == "washer"
+    page.fill("#name", "washer")
+    page.set_input_files("#good", [file(1)])
+    page.click("#start")
+    until(page, "document.querySelector('#fit-words').textContent.includes('there is a model called washer')")
+
+
+def test_a_fit_is_cancelled(page: Any, models: Path) -> None:
+    page.click("nav [data-view=models]")
+    page.set_input_files("#good", [file(seed) for seed in range(400, 404)])
+    page.fill("#name", "nothing")
+    page.click("#start")
+    page.click("#jobs li button")
+    until(page, "document.querySelector('#jobs').textContent.includes('cancelled by request')")
+    assert not (models / "nothing.procon").exists()
+
+
+def test_a_truncated_upload_is_refused_in_words(page: Any) -> None:
+    page.set_input_files("#files", [{"name": "half.png", "mimeType": "image/png", "buffer": png(3)[:3000]}])
+    until(page, "document.querySelector('#verdict .word').textContent === 'Not scored'")
+    assert "half.png" in page.inner_text("#toasts")
+    choose(page, 50)
+    verdict(page, "Good")
+    page.evaluate("document.querySelector('#toasts').replaceChildren()")
+
+
+def test_a_sender_who_hangs_up_leaves_nothing_behind(server: ServerProcess) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    for sent in (b"", png(3)[:2000], png(3)):  # before the image, in it, and before the answer
+        with socket.create_connection((host, int(port))) as connection:
+            head = f"POST /v1/models/disc/predict HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(png(3))}\r\n\r\n"
+            connection.sendall(head.encode() + sent)
+    with server.client() as client:
+        wait_for(lambda: "procon_queue_images 0.0" in client.get("/metrics").text)
+        assert client.post("/v1/models/disc/predict", content=png(3)).status_code == 200
+
+
+def test_two_tabs_show_the_same(page: Any, server: ServerProcess) -> None:
+    other = page.context.new_page()
+    other.goto(server.url)
+    connected(other)
+    count = other.locator("#recent li").count()
+    choose(page, 61)
+    verdict(page, "Good")
+    until(other, "count => document.querySelectorAll('#recent li').length > count", arg=min(count, 23))
+    assert "part-61.png" in (other.locator("#recent button").first.get_attribute("title") or "")
+    other.close()
+
+
+def test_the_page_at_phone_width_in_both_themes(browser: Any, server: ServerProcess) -> None:
+    for scheme in ("light", "dark"):
+        context = browser.new_context(viewport={"width": 375, "height": 740}, color_scheme=scheme, has_touch=True)
+        page = context.new_page()
+        page.goto(server.url)
+        connected(page)
+        choose(page, 3, defect=True)
+        until(page, "document.querySelector('#verdict .facts').textContent.includes('score')")
+        for view in ("review", "threshold", "models", "inspect"):
+            page.click(f"nav [data-view={view}]")
+            page.wait_for_timeout(100)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        light = sum(int(part) for part in ground[4:-1].split(",")) > 380
+        assert light == (scheme == "light")
+        context.close()
+
+
+def test_everything_is_reached_with_tab_and_has_a_name(page: Any) -> None:
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll("button, input, select, a, [tabindex='0']")].filter((e) => {
+          const label = e.getAttribute("aria-label") || e.textContent.trim() || e.title || e.labels?.[0]?.textContent;
+          return !label;
+        }).map((e) => e.outerHTML)"""
+    )
+    assert nameless == []
+    reached = set()
+    page.focus("#model")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.dataset.view"))
+    assert {"inspect", "review", "threshold", "models", "files", "camera", "stage", "opacity", "outlines"} <= reached
+
+
+def test_a_token_is_asked_for_once(browser: Any, tmp_path: Path, detector: Detector, tiny_backbone: Path) -> None:
+    detector.save(tmp_path / "disc.procon")
+    secret = tmp_path / "token"
+    secret.write_text("a token of some length\n")
+    arguments = (*tiny_settings(tiny_backbone), "--token-file", str(secret))
+    with ServerProcess(tmp_path, *arguments) as server:
+        page = browser.new_context().new_page()
+        page.goto(server.url)
+        page.fill("#token", "a token of some length")
+        page.click("#ask button")
+        connected(page)
+        choose(page, 3, defect=True)
+        verdict(page, "Anomalous")
+        page.wait_for_selector("#recent img")
+        until(page, "document.querySelector('#recent img').naturalWidth > 0")
+        page.context.close()
+
+
+def test_a_lost_connection_is_told_and_mended(
+    browser: Any, tmp_path: Path, detector: Detector, tiny_backbone: Path
+) -> None:
+    detector.save(tmp_path / "disc.procon")
+    server = ServerProcess(tmp_path, *tiny_settings(tiny_backbone))
+    port = server.url.rsplit(":", 1)[1]
+    page = browser.new_context().new_page()
+    page.goto(server.url)
+    connected(page)
+    server.kill()
+    page.wait_for_selector("#link.off")
+    choose(page, 3, defect=True)
+    until(page, "document.querySelector('#verdict .facts').textContent.includes('cannot be reached')")
+    with ServerProcess(tmp_path, *tiny_settings(tiny_backbone), "--port", port) as server:
+        server.wait_ready()
+        page.wait_for_selector("#link.on")
+        page.click("#toasts button")  # try again
+        verdict(page, "Anomalous")
+        page.context.close()
+
+
+def test_the_colours_are_those_of_reports(browser: Any, server: ServerProcess) -> None:
+    from procon.results import rendering as render
+
+    page = browser.new_context().new_page()
+    page.goto(server.url)
+    found = page.evaluate("import('/static/heat.js').then((m) => [m.STOPS, m.COLORS, m.OPACITY])")
+    assert found == [render._STOPS.tolist(), render._COLORS.tolist(), render._OPACITY.tolist()]
+    page.context.close()
+
+
+def test_what_an_exported_model_cannot_do_is_not_offered(browser: Any, tmp_path: Path, detector: Detector) -> None:
+    pytest.importorskip("onnxruntime")
+    from procon.deploy.export import export
+
+    export(detector, tmp_path / "disc", measure_memory=False)
+    with serving(tmp_path) as server:
+        page = browser.new_context().new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(server.url)
+        connected(page)
+        choose(page, 3, defect=True)
+        verdict(page, "Anomalous")
+        assert heat_alpha(page)[45:55, 35:45].mean() > 128
+        assert page.is_hidden("#why")
+        page.click("#frame")
+        page.click("#regions li button")
+        page.click("#was-good")
+        until(page, "document.querySelector('#learned').textContent.startsWith('Noted as good. An exported model')")
+        page.click("nav [data-view=threshold]")
+        page.wait_for_selector("#plot circle")
+        assert page.is_hidden("#set-threshold") and page.is_visible("#fixed")
+        page.click("nav [data-view=models]")
+        assert "exported (onnx fp32)" in page.inner_text("#list")
+        assert not [url for url in asked if url.endswith("explain") or "explain?" in url]
+        page.context.close()
+
+
+def test_an_empty_folder_leads_to_the_first_fit(browser: Any, tmp_path: Path, tiny_backbone: Path) -> None:
+    with serving(tmp_path, *tiny_settings(tiny_backbone)) as server:
+        page = browser.new_context().new_page()
+        page.goto(server.url)
+        page.wait_for_selector("#empty a")
+        page.click("#empty a")
+        page.wait_for_selector("#fit")
+        page.context.close()
