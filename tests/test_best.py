@@ -17,7 +17,7 @@ from procon.method.neighbors import nearest_in_banks
 from procon.method.score import Reading, fuse, levels_without_own, read_layers
 from procon.model.calibration import Calibration
 from procon.model.fitting import leave_one_out
-from procon.model.training import no_progress
+from procon.progress import no_progress
 from procon.vision.images import open_image
 from tests import reference
 from tests.conftest import part_pixels, tiny_config, with_model

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from procon.arrays import Box
 from procon.config import Config
 from procon.errors import ConfigError, ImageError, NotFittedError
 from procon.model import editing, file, verdict
@@ -17,10 +18,10 @@ from procon.model.model import Model
 from procon.model.reader import Reader
 from procon.model.scorer import ModelScorer
 from procon.model.suspects import LIMIT, Suspect, find_suspects
-from procon.model.training import Progress, TrainingSources, list_good, no_progress
+from procon.model.training import TrainingSources, list_good
 from procon.prediction import Explanation, Prediction, Region
+from procon.progress import Progress, no_progress
 from procon.vision.backbone import Backbone, resolve_device
-from procon.vision.framing import Box
 from procon.vision.images import ImageLike, open_image
 from procon.vision.scope import RoiLike
 

@@ -9,7 +9,7 @@ from typing import Any
 from procon import Config
 from procon.evaluation.data.datasets import open_dataset
 from procon.evaluation.runs.raw import Run
-from procon.model.training import Progress
+from procon.progress import Progress
 from procon.scale.categories import Place, _finish
 from tests.evaluation.test_runs import make_category
 

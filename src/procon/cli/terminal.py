@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from procon.model.training import Progress
+    from procon.progress import Progress
 
 
 def console() -> "Console":

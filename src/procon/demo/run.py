@@ -6,7 +6,7 @@ from pathlib import Path
 from procon.config import Config
 from procon.demo.parts import write_set
 from procon.detector import Detector
-from procon.model.training import Progress
+from procon.progress import Progress
 from procon.results.inspection import Outcome, ScoredImage, find_images, inspect
 
 TRAIN, GOOD, DEFECTS_PER_KIND = 32, 6, 4

@@ -12,7 +12,7 @@ from procon.detector import Detector
 from procon.errors import ConfigError, ImageError
 from procon.evaluation.data.datasets import Sample, open_dataset, read_mask
 from procon.evaluation.metrics import evaluate
-from procon.model.training import Progress
+from procon.progress import Progress
 from procon.vision.images import open_each, to_input
 
 KEYS = ("i_auroc", "i_ap", "p_auroc", "p_ap", "aupro")

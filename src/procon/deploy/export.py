@@ -4,14 +4,14 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from procon.arrays import Floats
 from procon.config import Config, refuse
 from procon.deploy.assemble import build_graph, build_vit, counted_patches, shapes
 from procon.deploy.cost import Cost, measure_cost
@@ -33,11 +33,8 @@ from procon.deploy.sessions import INPUT, open_session
 from procon.detector import Detector
 from procon.errors import ConfigError, MissingExtraError, ModelFileError, NotFittedError
 from procon.evaluation.data.datasets import Sample
-from procon.model.training import Progress
+from procon.progress import Progress, Say, say_nothing
 from procon.vision.images import MEAN, STD, ImageLike
-
-Floats = NDArray[np.float32]
-Say = Callable[[str], None]
 
 _PACKAGES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 
@@ -116,7 +113,7 @@ def export(
     :class:`ModelFileError`. int8 takes its ranges from the same images, which must then be real. With labelled
     ``samples`` the metrics of both models are reported too.
     """
-    folder, say = Path(folder), say or _silent
+    folder, say = Path(folder), say or say_nothing
     check_exportable(detector, runtime, precision)
     _check_target(folder)
     given = zip((tolerance, map_tolerance), TOLERANCE[precision], strict=True)
@@ -289,7 +286,3 @@ def resident_peak(folder: Path) -> int | None:
     """Peak memory in bytes of a process that loads the model and scores one image; None where there is no /proc."""
     done = subprocess.run([sys.executable, "-c", _PROBE, str(folder)], capture_output=True, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 else None
-
-
-def _silent(_message: str) -> None:
-    pass

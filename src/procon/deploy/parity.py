@@ -5,14 +5,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from procon.arrays import Floats
 from procon.demo.parts import KINDS, render_part
 from procon.detector import Detector
 from procon.errors import ImageError
 from procon.vision.images import ImageLike, Picture, open_each, open_image, to_input
 
-Floats = NDArray[np.float32]
 Score = Callable[[Floats], tuple[Floats, Floats]]
 """Preprocessed images [N, 3, H, W] to image scores [N] and maps [N, H, W]."""
 

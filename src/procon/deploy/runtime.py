@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from procon.arrays import Floats
 from procon.config import Config
 from procon.deploy.manifest import Threshold, is_exported, read_manifest
 from procon.deploy.sessions import Session, open_session
@@ -15,8 +16,6 @@ from procon.model import verdict
 from procon.model.verdict import Measurement, Predictor
 from procon.prediction import Prediction
 from procon.vision.images import WORKERS, ImageLike, Picture, to_input
-
-Floats = NDArray[np.float32]
 
 
 class Runtime:

@@ -12,14 +12,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from procon.arrays import Floats
 from procon.config import Config
 from procon.deploy.graph import Graph
 
 SPARE = 1  # candidates beyond k, of which the k nearest are taken
 SPARE_INT8 = 3  # the same where the search is done in 8-bit integers
 MOST_RUNS = 64  # sets of banks that are cut apart; five banks have at most 31
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,10 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from procon.arrays import Floats
 from procon.errors import ConfigError, MissingExtraError, ModelFileError
 
-Floats = NDArray[np.float32]
 Session = Callable[[Floats], dict[str, Floats]]
 """Pixels [N, 3, H, W] in, outputs by name out."""
 

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from procon.arrays import Floats
 from procon.config import PATCH
 from procon.deploy.graph import Graph
 
 EPSILON = 1e-6  # of every layer norm in DINOv2
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)

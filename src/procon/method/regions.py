@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from procon.arrays import Floats
 from procon.prediction import Region
-
-Floats = NDArray[np.float32]
 
 
 def find_regions(heatmap: Floats, threshold: float) -> tuple[Region, ...]:

@@ -14,7 +14,8 @@ from procon.model.memory import Memory
 from procon.model.model import Model
 from procon.model.reader import EmbeddedImage, Reader
 from procon.model.selection import selectable
-from procon.model.training import Progress, TrainingImage, TrainingSources, good_images, list_good
+from procon.model.training import TrainingImage, TrainingSources, good_images, list_good
+from procon.progress import Progress
 from procon.vision.images import ImageLike
 
 Images = ImageLike | Iterable[ImageLike]

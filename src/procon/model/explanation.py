@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from procon.arrays import Box
 from procon.config import Config
 from procon.errors import ConfigError
 from procon.method.consensus import median
 from procon.method.score import LayerReading, Reading, fuse_layers
 from procon.model.memory import LayerMemory, Memory
 from procon.prediction import Anchor, LayerEvidence
-from procon.vision.framing import Box, patch_box
+from procon.vision.framing import patch_box
 
 
 def layer_evidence(reading: Reading, place: int, memory: Memory, config: Config) -> list[LayerEvidence]:

@@ -16,7 +16,7 @@ from procon.model.model import Model
 from procon.model.reader import EmbeddedImage, Reader, in_scope
 from procon.model.selection import build_layer, coreset_size, selectable
 from procon.model.store import FeatureStore
-from procon.model.training import Progress
+from procon.progress import Progress
 from procon.vision.images import ImageLike
 from procon.vision.scope import RoiLike, roi_mask
 

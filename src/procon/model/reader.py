@@ -18,7 +18,8 @@ from procon.model.calibration import GoodScore
 from procon.model.features import Extractor
 from procon.model.memory import Memory
 from procon.model.store import FeatureStore
-from procon.model.training import Progress, TrainingImage, open_good
+from procon.model.training import TrainingImage, open_good
+from procon.progress import Progress
 from procon.vision.images import ImageLike, Picture
 from procon.vision.scope import Scope, scope_of
 

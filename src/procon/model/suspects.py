@@ -23,7 +23,7 @@ from procon.model.memory import Memory
 from procon.model.model import Model
 from procon.model.reader import Reader, everywhere, in_scope
 from procon.model.store import FeatureStore
-from procon.model.training import Progress
+from procon.progress import Progress
 from procon.vision.framing import patch_box
 
 LIMIT = 3.0

@@ -13,17 +13,10 @@ from PIL import Image
 from torch import Tensor
 
 from procon.errors import BatchError, ImageError
+from procon.progress import Progress
 from procon.vision.folders import training_images
 from procon.vision.images import WORKERS, ImageLike, Picture, as_list, in_order, open_image, read_file, try_open
 from procon.vision.pictures import jpeg, shrink
-
-Progress = Callable[[str, int, int], None]
-"""Called with (stage, done, total) while long work runs."""
-
-
-def no_progress(_stage: str, _done: int, _total: int) -> None:
-    """The progress of those who do not want to see it."""
-
 
 THUMBNAIL_SIDE = 384  # pixels; evidence shows a few patches, which are then still some fifty pixels wide
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from procon.arrays import Floats
 from procon.config import Config
 from procon.errors import BatchError, ImageError
 from procon.method.regions import find_regions, peak_region
@@ -19,8 +19,6 @@ from procon.prediction import Prediction
 from procon.vision.folders import inspection_images
 from procon.vision.framing import frame_of
 from procon.vision.images import AHEAD, ImageLike, Picture, as_list, in_order, is_batch, try_open
-
-Floats = NDArray[np.float32]
 
 
 class Threshold(Protocol):

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from procon.arrays import Box
 from procon.detector import Detector
 from procon.errors import ImageError
 from procon.files import atomic_path
@@ -15,7 +16,6 @@ from procon.results.rendering import ColorScale, color_scale, paint, painted
 from procon.vision.framing import patch_size
 from procon.vision.images import ImageLike, open_image
 
-Box = tuple[int, int, int, int]
 Window = tuple[float, float, float, float]
 """(left, top, right, bottom) in pixels of an image."""
 

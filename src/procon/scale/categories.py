@@ -11,7 +11,7 @@ from procon.config import Config
 from procon.evaluation.data.datasets import open_dataset
 from procon.evaluation.paper.reproduce import Compute
 from procon.evaluation.runs.raw import Run, variant_name
-from procon.model.training import Progress
+from procon.progress import Progress
 from procon.scale.cluster import Unit, WorkerProgress, Workers, values
 from procon.vision.backbone import resolve_device
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from procon.errors import ConfigError, MissingExtraError, ProconError
-from procon.model.training import Progress
+from procon.progress import Progress
 
 ATTEMPTS = 4
 """How often a unit is begun before its worker's death is taken to be the unit's fault."""

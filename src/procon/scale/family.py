@@ -20,7 +20,8 @@ from procon.model.fitting import leave_one_out
 from procon.model.memory import LayerMemory, Memory
 from procon.model.model import Model
 from procon.model.selection import coreset_size, fill_selected, gather_layer, selectable
-from procon.model.training import Progress, TrainingImage
+from procon.model.training import TrainingImage
+from procon.progress import Progress
 from procon.scale.cluster import Unit, WorkerProgress, Workers, cut, values
 from procon.scale.sharded import centers_of
 

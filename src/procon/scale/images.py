@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from procon.deploy import load_any
-from procon.model.training import Progress
+from procon.progress import Progress
 from procon.results.gallery import MOST_CARDS, Card
 from procon.results.inspection import Findings, Outcome, ScoredImage, overlay_names, score_images, write_findings
 from procon.scale.cluster import Unit, WorkerProgress, Workers, cut, values

@@ -8,7 +8,8 @@ from procon.config import Config
 from procon.detector import Detector
 from procon.errors import ImageError, ModelFileError
 from procon.model.storage import read_metadata
-from procon.model.training import Progress, digest_of
+from procon.model.training import digest_of
+from procon.progress import Progress
 from procon.scale.cluster import Unit, WorkerProgress, Workers
 from procon.vision.folders import read_layout
 

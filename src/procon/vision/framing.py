@@ -5,10 +5,9 @@ Needs numpy and Pillow only.
 
 from dataclasses import dataclass
 
+from procon.arrays import Box
 from procon.config import PATCH, Config
 from procon.errors import ConfigError
-
-Box = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)

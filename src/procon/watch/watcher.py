@@ -10,13 +10,12 @@ from typing import Any
 
 from procon.errors import ImageError
 from procon.model.verdict import Predictor
+from procon.progress import Say, say_nothing
 from procon.watch.arrivals import Arrival, Camera, Folder, arrivals
 from procon.watch.outbox import Outbox
 from procon.watch.sinks import Sink, SinkError
 
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0  # seconds between attempts: doubled each time, up to the longest
-
-Say = Callable[[str], None]
 
 
 class Delivery:
@@ -33,7 +32,7 @@ class Delivery:
         say: Say | None = None,
     ) -> None:
         self._outbox, self._sink, self._clock = outbox, sink, clock
-        self._first, self._longest, self._say = first, longest, say or _silent
+        self._first, self._longest, self._say = first, longest, say or say_nothing
         self._down = False
 
     def step(self) -> float | None:
@@ -122,7 +121,7 @@ def watch(
     longest: float = LONGEST_DELAY,
 ) -> None:
     """Look every ``every`` seconds until ``stop``. Results are stored first; each sink has a thread that delivers."""
-    report = say or _silent
+    report = say or say_nothing
     bells = [Event() for _ in sinks]
     threads = [
         Thread(
@@ -157,7 +156,3 @@ def watch(
             thread.join(timeout=15)
         for sink in sinks:
             sink.close()
-
-
-def _silent(_message: str) -> None:
-    pass

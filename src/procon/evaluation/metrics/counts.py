@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from procon.evaluation.metrics.pixels import Bools, Floats, Ints, Pixels, region_sizes
+from procon.arrays import AnyFloats, Bools
+from procon.evaluation.metrics.pixels import Ints, Pixels, region_sizes
 
 UNIT = 1 << 62  # a share of 1 as an integer
 THREADS = min(4, os.cpu_count() or 1)
@@ -60,11 +61,11 @@ class Highest:
     def __init__(self, budget: int, high: Any = np.inf) -> None:
         self._budget = budget
         self._high = high
-        self._parts: list[tuple[Floats, Ints, Ints]] = []
+        self._parts: list[tuple[AnyFloats, Ints, Ints]] = []
         self._pending = 0
         self.low: Any = -np.inf  # the lowest value kept; -inf while none was dropped
 
-    def add(self, values: Floats, share: Ints) -> None:
+    def add(self, values: AnyFloats, share: Ints) -> None:
         """Values [P] and the share of each [P]."""
         wanted = (values >= self.low) & (values < self._high)
         if not wanted.all():
@@ -88,7 +89,7 @@ class Highest:
         self._parts.append((values[kept], np.add.reduceat(at[order], kept), np.add.reduceat(share[order], kept)))
         self._pending = len(kept)
 
-    def result(self) -> tuple[Floats, Ints, Ints]:
+    def result(self) -> tuple[AnyFloats, Ints, Ints]:
         """Values ascending [V], positives at each [V], share at each [V]."""
         if not self._parts:
             return np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -119,12 +120,12 @@ class Counts:
             self._collect(self._first, values, mask)
         self.negatives = total - self.positives
 
-    def _collect(self, found: Highest, values: Floats, mask: Bools | None) -> None:
+    def _collect(self, found: Highest, values: AnyFloats, mask: Bools | None) -> None:
         if mask is not None:
             share = np.rint(UNIT / (float(self.regions) * region_sizes(mask)))
             found.add(values[mask], share.astype(np.int64))
 
-    def slices(self, thresholds: Floats | None = None) -> Iterator[Slice]:
+    def slices(self, thresholds: AnyFloats | None = None) -> Iterator[Slice]:
         """From the highest values down. ``thresholds`` ascending [T] are counted too; to be called once."""
         cuts = _rounded_down(np.zeros(0) if thresholds is None else thresholds, self._dtype)
         found, high = self._first, self._dtype.type(np.inf)
@@ -152,7 +153,7 @@ class Counts:
             for array, mask in self._pixels:
                 self._collect(found, array, mask)
 
-    def _ranks(self, values: Floats, cuts: Floats, low: Any, high: Any) -> tuple[Ints, Ints, Ints, int]:
+    def _ranks(self, values: AnyFloats, cuts: AnyFloats, low: Any, high: Any) -> tuple[Ints, Ints, Ints, int]:
         """Of the negatives in [low, high): below and equal to each value, not above each cut, and all of them."""
         sums = [np.zeros(count, np.int64) for count in (len(values), len(values), len(cuts))]
         total = 0
@@ -174,7 +175,7 @@ class Counts:
                 add_oldest()
         return sums[0], sums[1], sums[2], total
 
-    def _negatives(self, low: Any, high: Any, size: int) -> Iterator[Floats]:
+    def _negatives(self, low: Any, high: Any, size: int) -> Iterator[AnyFloats]:
         """The negatives in [low, high), ``size`` at a time."""
         buffer, filled = np.empty(size, self._dtype), 0
         for values, mask in self._pixels:
@@ -192,7 +193,7 @@ class Counts:
             yield buffer[:filled]
 
 
-def _rank(chunk: Floats, values: Floats, cuts: Floats) -> list[Ints]:
+def _rank(chunk: AnyFloats, values: AnyFloats, cuts: AnyFloats) -> list[Ints]:
     """Elements of ``chunk``, which is sorted in place, below and equal to each value and not above each cut."""
     chunk.sort()
     below = np.searchsorted(chunk, values)
@@ -202,7 +203,7 @@ def _rank(chunk: Floats, values: Floats, cuts: Floats) -> list[Ints]:
     return [below, equal, np.searchsorted(chunk, cuts, side="right")]
 
 
-def _rounded_down(thresholds: Floats, dtype: np.dtype[Any]) -> Floats:
+def _rounded_down(thresholds: AnyFloats, dtype: np.dtype[Any]) -> AnyFloats:
     """The largest numbers of ``dtype`` not above ``thresholds``: the same values of ``dtype`` lie strictly above."""
     rounded = thresholds.astype(dtype)
     return np.where(rounded > thresholds, np.nextafter(rounded, dtype.type(-np.inf)), rounded)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import ndimage
 
-Floats = NDArray[np.floating[Any]]
+from procon.arrays import AnyFloats, Bools
+
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Maps = Iterable[ArrayLike]
 Masks = Iterable[ArrayLike | None]
 
@@ -77,7 +77,7 @@ class Pixels:
         self._maps = maps
         self.truth = truth
 
-    def __iter__(self) -> Iterator[tuple[Floats, Bools | None]]:
+    def __iter__(self) -> Iterator[tuple[AnyFloats, Bools | None]]:
         """Map [H, W], float32 or float64, and mask [H, W], None where nothing is marked."""
         for index, (values, known) in enumerate(zip_longest(self._maps, self.truth, fillvalue=END)):
             if values is END or known is END:
@@ -118,7 +118,7 @@ def opened(maps: Maps, masks: Masks) -> Iterator[Pixels]:
         yield Pixels(Spool(maps, stack.enter_context(tempfile.TemporaryFile())) if one_shot else maps, truth)
 
 
-def checked_map(values: Any, index: int) -> Floats:
+def checked_map(values: Any, index: int) -> AnyFloats:
     """[H, W] as float32 where that is exact, else as float64."""
     array = np.asarray(values)
     if array.ndim != 2 or array.size == 0:
@@ -148,7 +148,7 @@ def checked_mask(mask: Any, index: int) -> Bools:
     return marked
 
 
-def checked_scores(scores: ArrayLike, labels: ArrayLike) -> tuple[Floats, Bools]:
+def checked_scores(scores: ArrayLike, labels: ArrayLike) -> tuple[AnyFloats, Bools]:
     """Scores [N] and labels [N] as arrays."""
     values, truth = np.asarray(scores), np.asarray(labels)
     if values.ndim != 1 or values.shape != truth.shape or len(values) == 0:

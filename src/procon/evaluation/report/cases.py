@@ -7,14 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from procon.arrays import Bools, Floats
 from procon.evaluation.data.layouts import GOOD
-from procon.evaluation.report.pictures import Bools, Floats, Scale
+from procon.evaluation.report.pictures import Scale
 from procon.evaluation.runs.raw import Raw
 
 _BINS = 1 << 14
 _QUANTILE = 0.999
 SMALLEST = 12
-"""Pixels of a region that is shown: smaller ones are mostly crumbs of a mask that was resized."""
+"""Bytes of a region that is shown: smaller ones are mostly crumbs of a mask that was resized."""
 _TOUCHING = np.ones((3, 3), int)  # diagonal neighbours belong to one region
 
 
@@ -43,7 +44,7 @@ class MaskRegion:
     median: float
     """Of the map inside it: at this threshold half of it is covered."""
     area: int
-    """Pixels of the map."""
+    """Bytes of the map."""
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,10 @@ import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Values = NDArray[np.floating[Any]]
+from procon.arrays import AnyFloats
 
 WIDTH, HEIGHT = 360, 270
 LEFT, RIGHT, TOP, BOTTOM = 46, 348, 48, 226  # of the frame that values are drawn in
@@ -34,13 +32,13 @@ class ChartLine:
     """One line of a chart."""
 
     label: str
-    x: Values
-    y: Values
+    x: AnyFloats
+    y: AnyFloats
     steps: bool = False
     """Whether a value of y holds from the x before up to its own."""
 
 
-def histogram(title: str, good: Values, defective: Values, threshold: float | None = None) -> str:
+def histogram(title: str, good: AnyFloats, defective: AnyFloats, threshold: float | None = None) -> str:
     """Scores of good images upwards and of defective ones downwards from one axis, in the same bins."""
     values = np.concatenate([good, defective]).astype(float)
     low, high = float(values.min()), float(values.max())

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from procon.arrays import Bools, Bytes
 from procon.errors import ConfigError
 from procon.evaluation.report.cases import examples
 from procon.evaluation.report.charts import standalone
 from procon.evaluation.report.lineup import known_titles, layer_variants, main_variant, paper_columns, title_of
-from procon.evaluation.report.pictures import Bools, Pixels, plain, seen, truth
+from procon.evaluation.report.pictures import plain, seen, truth
 from procon.evaluation.report.views import look
 from procon.evaluation.runs.raw import Raw, Run
 from procon.files import atomic_path, atomic_text
@@ -141,7 +142,7 @@ def _grid(title: str, note: str, columns: Sequence[_Column], indices: Sequence[i
     return canvas
 
 
-def _height(raw: Raw, part: Pixels | None, side: int) -> int:
+def _height(raw: Raw, part: Bytes | None, side: int) -> int:
     """Of the pictures of a row, so that the part keeps its proportions."""
     height, width = raw.size if part is None else part.shape[:2]
     return int(max(1, round(side * height / width)))
@@ -150,7 +151,7 @@ def _height(raw: Raw, part: Pixels | None, side: int) -> int:
 def _paste(
     canvas: Image.Image,
     draw: ImageDraw.ImageDraw,
-    pixels: Pixels | None,
+    pixels: Bytes | None,
     at: tuple[int, int],
     size: tuple[int, int],
     otherwise: str = "",
@@ -164,7 +165,7 @@ def _paste(
     canvas.paste(Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC), at)
 
 
-def _mask_picture(raw: Raw, index: int) -> Pixels | None:
+def _mask_picture(raw: Raw, index: int) -> Bytes | None:
     """The mask in black and white; black for a good image, None where it is not known."""
     mask: Bools | None = truth(raw, index)
     if mask is None and raw.samples[index].defective:

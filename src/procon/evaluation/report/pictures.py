@@ -7,14 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from procon.arrays import Bools, Bytes, Floats
 from procon.errors import ImageError
 from procon.evaluation.runs.raw import Raw
 from procon.vision.images import crop_origin, open_image
 from procon.vision.pictures import jpeg, shrink, shrink_map
-
-Pixels = NDArray[np.uint8]
-Floats = NDArray[np.float32]
-Bools = NDArray[np.bool_]
 
 THUMBNAIL = 320  # pixels of the longer side
 _GREY = 128  # the ground of a map whose image is gone
@@ -69,7 +66,7 @@ class Scale:
         return f"linear-gradient(90deg,{','.join(stops)})"
 
 
-def paint(pixels: Pixels, heatmap: Floats, scale: Scale) -> Pixels:
+def paint(pixels: Bytes, heatmap: Floats, scale: Scale) -> Bytes:
     """A part [H, W, 3] under its map [H, W]."""
     level = scale.level(heatmap)
     opacity = np.interp(level, _STOPS, _OPACITY)[:, :, None]
@@ -77,14 +74,14 @@ def paint(pixels: Pixels, heatmap: Floats, scale: Scale) -> Pixels:
     return np.asarray((pixels * (1 - opacity) + color * opacity).clip(0, 255), np.uint8)
 
 
-def plain(values: Floats, low: float, high: float) -> Pixels:
+def plain(values: Floats, low: float, high: float) -> Bytes:
     """A map [H, W] alone in colour [H, W, 3], linear from ``low`` to ``high``."""
     place = (values - low) / max(high - low, 1e-12) * (len(_RAMP) - 1)
     steps = np.arange(len(_RAMP))
     return np.stack([np.interp(place, steps, _RAMP[:, channel]) for channel in range(3)], axis=2).astype(np.uint8)
 
 
-def seen(raw: Raw, index: int, longest: int = THUMBNAIL) -> Pixels | None:
+def seen(raw: Raw, index: int, longest: int = THUMBNAIL) -> Bytes | None:
     """What the model saw of an image, in its own proportions, at most ``longest`` pixels a side; None if it is gone."""
     try:
         pixels = open_image(raw.samples[index].path).rgb8()
@@ -106,7 +103,7 @@ def truth(raw: Raw, index: int) -> Bools | None:
         return None
 
 
-def painted(raw: Raw, index: int, scale: Scale, part: Pixels | None) -> Pixels:
+def painted(raw: Raw, index: int, scale: Scale, part: Bytes | None) -> Bytes:
     """The map of an image over ``part``, or over grey where the image is gone."""
     heatmap = raw.pixel_map(index)
     if part is None:
@@ -116,7 +113,7 @@ def painted(raw: Raw, index: int, scale: Scale, part: Pixels | None) -> Pixels:
     return paint(part, shrink_map(np.ascontiguousarray(heatmap, np.float32), (height, width)), scale)
 
 
-def data_uri(pixels: Pixels) -> str:
+def data_uri(pixels: Bytes) -> str:
     """A picture inside a page."""
     return "data:image/jpeg;base64," + base64.b64encode(jpeg(pixels, quality=80)).decode()
 

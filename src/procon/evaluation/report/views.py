@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from procon.arrays import Bools
 from procon.errors import ImageError
 from procon.evaluation.metrics import LIMIT, Curve, Metrics, curves, image_curves
 from procon.evaluation.report import charts
 from procon.evaluation.report.cases import Survey, best_threshold, survey
 from procon.evaluation.report.lineup import measured
-from procon.evaluation.report.pictures import Bools
 from procon.evaluation.runs.raw import Raw, Run
 
 _RATE = "false positive rate"

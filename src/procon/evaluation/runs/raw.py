@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from procon.arrays import Floats
 from procon.config import Config, refuse
 from procon.errors import ConfigError
 from procon.evaluation.data.datasets import Dataset, Sample, open_dataset, read_mask
@@ -29,7 +30,7 @@ from procon.evaluation.runs.sweep import Sweep, VariantScores
 from procon.evaluation.runs.tokens import TokenCache
 from procon.files import atomic_path, atomic_text
 from procon.method.maps import pixel_map
-from procon.model.training import Progress
+from procon.progress import Progress
 from procon.vision.backbone import Backbone
 from procon.vision.images import crop_origin
 
@@ -38,7 +39,6 @@ SHARED = ("backbone", "weights", "image_size", "resize", "aspect", "tile", "prec
 
 _AT_ONCE = 2**29  # bytes of pixel maps that are made once and held
 
-Floats = NDArray[np.float32]
 T = TypeVar("T")
 
 

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from procon.arrays import Floats
 from procon.config import Config
 from procon.errors import ConfigError
 from procon.evaluation.runs.tokens import TokenCache
@@ -29,10 +30,9 @@ from procon.model.features import Embedding
 from procon.model.memory import LayerMemory, Memory
 from procon.model.selection import coreset_size, gather_layer, select_anchors, selection_grid
 from procon.model.store import IN_RAM_BYTES, FeatureStore
-from procon.model.training import Progress, TrainingImage
+from procon.model.training import TrainingImage
+from procon.progress import Progress
 from procon.vision.weights import Architecture
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
