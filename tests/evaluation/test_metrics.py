@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from procon.evaluation.metrics import IMAGE_KEYS, PIXEL_KEYS, Metrics, curves, evaluate, image_curves
-from procon.evaluation.metrics.counts import VALUE_BYTES, Highest
+from procon.evaluation.metrics import IMAGE_KEYS, PIXEL_KEYS, MetricValues, evaluate, trace_curves, trace_image_curves
+from procon.evaluation.metrics.counts import VALUE_BYTES, HighestValues
 from tests.evaluation import metric_reference as reference
 
 Image = tuple[NDArray[Any], NDArray[np.bool_]]
@@ -36,7 +36,7 @@ def labelled_images(draw: st.DrawFn) -> list[Image]:
     return images
 
 
-def measured(images: list[Image], **settings: Any) -> Metrics:
+def measured(images: list[Image], **settings: Any) -> MetricValues:
     """``evaluate`` with the largest value of a map as the score of its image."""
     scores = [values.max() for values, _ in images]
     labels = [mask.any() for _, mask in images]
@@ -244,7 +244,7 @@ def test_maps_are_read_twice_for_each_slice() -> None:
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 9), max_size=20), max_size=6), st.integers(1, 10), st.integers(0, 10))
 def test_the_highest_distinct_values_are_found_in_one_pass(batches: list[list[int]], budget: int, high: int) -> None:
-    found = Highest(budget, high)
+    found = HighestValues(budget, high)
     for batch in batches:
         found.add(np.array(batch, np.float32), np.array([value + 1 for value in batch], np.int64))
     counted = Counter(value for batch in batches for value in batch if value < high)
@@ -264,8 +264,8 @@ def test_one_shot_iterators_give_the_same() -> None:
     scores, labels = [0, 3, 1, 2, 1], [0, 1, 0, 1, 0]
     maps, masks = [values for values, _ in images], [mask if mask.any() else None for _, mask in images]
     assert evaluate(scores, labels, iter(maps), iter(masks)) == evaluate(scores, labels, maps, masks)
-    drawn = curves((values for values in maps), (mask for mask in masks))
-    np.testing.assert_array_equal(drawn["pro"], curves(maps, masks)["pro"])
+    drawn = trace_curves((values for values in maps), (mask for mask in masks))
+    np.testing.assert_array_equal(drawn["pro"], trace_curves(maps, masks)["pro"])
 
 
 @pytest.mark.parametrize("kind", ["bool", "ones", "uint8", "float", "none", "tensor", "stacked"])
@@ -397,7 +397,7 @@ def test_what_cannot_be_used_is_refused(arguments: Any, message: str) -> None:
 def test_curves_of_a_few_values_are_the_whole_curves(images: list[Image]) -> None:
     maps, masks = [values for values, _ in images], [mask for _, mask in images]
     marked = np.concatenate([mask.ravel() for mask in masks])
-    drawn = curves(maps, masks)
+    drawn = trace_curves(maps, masks)
     if not marked.any() or marked.all():
         assert len(drawn["roc"][0]) == len(drawn["pro"][0]) == 0
         assert (len(drawn["pr"][0]) == 0) != marked.any()
@@ -417,7 +417,7 @@ def test_curves_of_a_few_values_are_the_whole_curves(images: list[Image]) -> Non
 def test_thinned_curves_keep_exact_points_and_the_shape() -> None:
     images = random_images(6, 200, decimals=9, dtype=np.float64)
     maps, masks = zip(*images, strict=True)
-    found, drawn = measured(images), curves(maps, masks)
+    found, drawn = measured(images), trace_curves(maps, masks)
     assert all(100 < len(x) <= 512 and (np.diff(x) >= 0).all() for x, _ in drawn.values())
     for key, name, limit in (("p_auroc", "roc", 1.0), ("pauroc30", "roc", 0.3), ("aupro", "pro", 0.3)):
         points = list(zip(*drawn[name], strict=True))
@@ -430,20 +430,20 @@ def test_thinned_curves_keep_exact_points_and_the_shape() -> None:
     true, false = truth[order].cumsum() / truth.sum(), (~truth[order]).cumsum() / (~truth).sum()
     whole = {(0.0, 0.0), *zip(false.tolist(), true.tolist(), strict=True)}
     assert set(zip(*(axis.tolist() for axis in drawn["roc"]), strict=True)) <= whole
-    again = curves(maps, masks, memory=VALUE_BYTES * 900)
+    again = trace_curves(maps, masks, memory=VALUE_BYTES * 900)
     assert all(np.array_equal(again[name], drawn[name]) for name in drawn)
 
 
 def test_a_thinned_precision_recall_curve_reaches_full_recall() -> None:
     """The last of 1,000 positives is neither the lowest nor the highest point of its cell."""
     scores = np.concatenate([np.linspace(3, 2, 997), np.full(100, 1.5), [1.2, 1.1, 1.0]])
-    recall, precision = image_curves(scores, scores != 1.5)["pr"]
+    recall, precision = trace_image_curves(scores, scores != 1.5)["pr"]
     assert (recall[-1], precision[-1]) == (1, 1000 / 1100)
     assert precision.min() == 998 / 1098
 
 
 def test_image_curves() -> None:
-    drawn = image_curves([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
+    drawn = trace_image_curves([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
     np.testing.assert_array_equal(drawn["roc"], [[0, 0, 0.5, 0.5, 1], [0, 0.5, 0.5, 1, 1]])
     np.testing.assert_allclose(drawn["pr"], [[0, 0.5, 1], [1, 1, 2 / 3]])
-    assert [len(x) for x, _ in image_curves([1, 2], [0, 0]).values()] == [0, 0]
+    assert [len(x) for x, _ in trace_image_curves([1, 2], [0, 0]).values()] == [0, 0]

@@ -12,7 +12,7 @@ from procon.evaluation.data.layouts import find_tree
 from procon.vision.folders import read_layout
 from procon.vision.images import list_images, open_each
 
-# What each form is in words, and the name of its training folder.
+# What each form is called, and the name of its training folder.
 _FORMS = {
     "flat": ("a flat folder of good images", "good"),
     "mvtec": ("an MVTec tree (train/good, test/<kind>, ground_truth/<kind>)", "train/good"),
@@ -22,149 +22,130 @@ _FORMS = {
 }
 _ROW = "  {:<24} {:>7} {:>7} {:>10} {:>7}"
 
+FilesProgress = Callable[[int, int], None]
+"""Called with the number of opened files and of all files."""
+
 
 @dataclass(frozen=True)
 class FolderReport:
     """The outcome of a check, ready to print."""
 
-    heading: str
-    """What the folder is."""
-    lines: tuple[str, ...]
-    """How many images and masks it has, and their sizes."""
-    problems: tuple[str, ...]
-    """Unreadable files, masks without image, images without mask, sizes that differ."""
-    verdict: str
-    """What to say if there are no problems."""
-    next_step: str
-    """The command to run then."""
+    heading: str  # what the folder is
+    lines: tuple[str, ...]  # how many images and masks it has, and their sizes
+    problems: tuple[str, ...]  # unreadable files, masks without image, images without mask, sizes that differ
+    verdict: str  # what to say if there are no problems
+    next_step: str  # the command to run then
 
 
-def check_folder(folder: Path, progress: Callable[[int, int], None] | None = None, quick: bool = False) -> FolderReport:
+def check_folder(folder: Path, on_progress: FilesProgress | None = None, quick: bool = False) -> FolderReport:
     """Recognise ``folder`` and open every image and mask in it; with ``quick`` none is opened."""
-    layout = read_layout(folder)
-    dataset, tree = recognise(folder), find_tree(folder)
+    layout, dataset, tree = read_layout(folder), recognise(folder), find_tree(folder)
     if layout.name == "flat" and dataset is not None and dataset.name == FOLDER:
-        dataset = None  # its own images count, as they do for procon fit, whatever lies in folders beside them
+        dataset = None  # the images in the folder itself count, as for procon fit, and not those of its subfolders
     if dataset is not None and (dataset.name != FOLDER or (tree is None and not dataset.split)):
-        return _check_dataset(dataset, progress, quick)
-    if dataset is not None:  # one category: a tree of its own, or a part of a split that is kept elsewhere
-        category, form = dataset.category(dataset.categories[0]), tree.form if tree is not None else ""
-        meaning, train = _FORMS.get(form, (f"a category, split {dataset.split}", "train"))
+        categories = [dataset.category(name) for name in dataset.categories]
+        heading, lines, problems, next_step = _describe_dataset(dataset, categories)
     else:
-        category, form = Category(folder.name, layout.train, ()), layout.name
-        meaning, train = _FORMS.get(form, ("no known layout", ""))
-    if not category.train and not category.test:
-        inside = list_images(folder, recursive=True)
-        hint = f"{len(inside)} images in subfolders: name the folder of good parts" if inside else "no images at all"
-        return FolderReport(meaning, (), (f"{folder}: {hint}",), "", "")
-    return _check_category(folder, category, form, (meaning, train), progress, quick)
+        if dataset is not None:  # one category: its own tree, or a category whose split file is elsewhere
+            category, form = dataset.category(dataset.categories[0]), tree.form if tree is not None else ""
+            heading, train = _FORMS.get(form, (f"a category, split {dataset.split}", "train"))
+        else:
+            category, form = Category(folder.name, layout.train, ()), layout.name
+            heading, train = _FORMS.get(form, ("no known layout", ""))
+        if not category.train and not category.test:
+            nested = len(list_images(folder, recursive=True))
+            hint = f"{nested} images in subfolders: name the folder of good parts" if nested else "no images at all"
+            return FolderReport(heading, (), (f"{folder}: {hint}",), "", "")
+        categories = [category]
+        lines, problems, next_step = _describe_category(folder, category, form, train)
+    sizes, file_problems = _check_files(categories, on_progress, quick)
+    for (height, width), count in sizes.most_common(5):
+        lines.append(f"  {count} image{'s' if count > 1 else ''} of {width} x {height} pixels")
+    verdict = "nothing wrong with the names; no file was opened" if quick else "nothing wrong"
+    return FolderReport(heading, tuple(lines), (*problems, *file_problems), verdict, next_step)
 
 
-def _check_category(
-    folder: Path,
-    category: Category,
-    form: str,
-    words: tuple[str, str],
-    progress: Callable[[int, int], None] | None,
-    quick: bool,
-) -> FolderReport:
-    meaning, train = words
+def _describe_category(folder: Path, category: Category, form: str, train: str) -> tuple[list[str], list[str], str]:
+    """Lines with the numbers of images, problems, and the next command."""
     images = Counter(sample.kind for sample in category.test)
     masks = Counter(sample.kind for sample in category.test if sample.mask is not None)
-    counts = [(train, len(category.train), 0)] + [
-        (f"test/{kind}", images[kind], masks[kind]) for kind in sorted(images)
-    ]
+    counts = [(train, len(category.train), 0)]
+    counts += [(f"test/{kind}", images[kind], masks[kind]) for kind in sorted(images)]
     lines = [f"  {name:<24} {n:>6} images" + (f" {m:>6} masks" if m else "") for name, n, m in counts]
-    sizes, problems = _look([category], progress, quick)
-    if not category.train:
-        problems.insert(0, f"{folder}: no good images to fit on")
-    where = shlex.quote(str(folder))
-    if form in ("ok-ko", "medical") and category.train:  # forms that procon fit does not look into
-        command = f"procon fit {shlex.quote(str(category.train[0].parent))} -o part.procon"
-    else:
-        command = f"procon fit {where} -o part.procon" if form else f"procon eval {where}"
-    return FolderReport(meaning, (*lines, *_size_lines(sizes)), tuple(problems), _verdict(quick), command)
+    problems = [] if category.train else [f"{folder}: no good images to fit on"]
+    # procon fit does not know the last two forms: it gets the folder of the good images.
+    good = category.train[0].parent if form in ("ok-ko", "medical") and category.train else folder
+    path = shlex.quote(str(good))
+    return lines, problems, f"procon fit {path} -o part.procon" if form else f"procon eval {path}"
 
 
-def _check_dataset(dataset: Dataset, progress: Callable[[int, int], None] | None, quick: bool) -> FolderReport:
-    """A table line per category; of a published set also what is missing of it."""
-    categories = [dataset.category(name) for name in dataset.categories]
-    rows = [_counts(category) for category in categories]
-    total = tuple(sum(column) for column in zip(*rows, strict=True))
+def _describe_dataset(dataset: Dataset, categories: Sequence[Category]) -> tuple[str, list[str], list[str], str]:
+    """Heading, a table line per category, problems, and the next command; of a published set also what is missing."""
+    rows = [_count_images(category) for category in categories]
     lines = [_ROW.format("category", "train", "good", "defective", "masks")]
     lines += [_ROW.format(category.name, *row) for category, row in zip(categories, rows, strict=True)]
-    lines.append(_ROW.format("total", *total))
-    benchmark = BENCHMARKS.get(dataset.name)
+    lines.append(_ROW.format("total", *(sum(column) for column in zip(*rows, strict=True))))
+    root, benchmark = shlex.quote(str(dataset.root)), BENCHMARKS.get(dataset.name)
     if benchmark is None:
         heading = f"{len(categories)} categor{'y' if len(categories) == 1 else 'ies'}, no published dataset"
-        command = f"procon eval {shlex.quote(str(dataset.root))}"
+        next_step = f"procon eval {root}"
     else:
         heading = f"{dataset.title}, {len(categories)} of {len(benchmark.categories)} categories"
         heading += f", split {dataset.split}" if dataset.split else ""
-        command = f"procon bench {dataset.name} --root {shlex.quote(str(dataset.root))}"
+        next_step = f"procon bench {dataset.name} --root {root}"
         if dataset.missing:
             lines.append(f"  missing: {', '.join(dataset.missing)}")
         else:
             lines.append(_ROW.format("as published", *benchmark.counts, benchmark.counts[2]))
-    sizes, problems = _look(categories, progress, quick)
-    for category in categories:
-        for what, images in (("good images to fit on", category.train), ("test images", category.test)):
-            if not images:
-                problems.insert(0, f"{dataset.root}: {category.name} has no {what}")
-    return FolderReport(heading, (*lines, *_size_lines(sizes)), tuple(problems), _verdict(quick), command)
+    problems = [
+        f"{dataset.root}: {category.name} has no {what}"
+        for category in categories
+        for what, images in (("test images", category.test), ("good images to fit on", category.train))
+        if not images
+    ]
+    return heading, lines, problems, next_step
 
 
-def _counts(category: Category) -> tuple[int, int, int, int]:
+def _count_images(category: Category) -> tuple[int, int, int, int]:
     """(train, test good, test defective, masks)."""
     defective = sum(sample.defective for sample in category.test)
     masks = sum(sample.mask is not None for sample in category.test)
     return len(category.train), len(category.test) - defective, defective, masks
 
 
-def _verdict(quick: bool) -> str:
-    return "nothing wrong with the names; no file was opened" if quick else "nothing wrong"
-
-
-def _size_lines(sizes: Counter[tuple[int, int]]) -> list[str]:
-    return [
-        f"  {count} image{'s' if count > 1 else ''} of {width} x {height} pixels"
-        for (height, width), count in sizes.most_common(5)
-    ]
-
-
-def _look(
-    categories: Sequence[Category], progress: Callable[[int, int], None] | None, quick: bool
+def _check_files(
+    categories: Sequence[Category], on_progress: FilesProgress | None, quick: bool
 ) -> tuple[Counter[tuple[int, int]], list[str]]:
     """Open every image and mask: how many images have each (height, width), and what is wrong.
 
-    With ``quick`` files are only looked for: those of a split file may not be there.
+    With ``quick``, only the existence of files is checked: a split file may list files that are missing.
     """
-    images = [path for one in categories for path in (*one.train, *(sample.path for sample in one.test))]
-    masks = [path for one in categories for path in (*(s.mask for s in one.test if s.mask is not None), *one.orphans)]
+    images = [path for c in categories for path in (*c.train, *(sample.path for sample in c.test))]
+    masks = [path for c in categories for path in (*(s.mask for s in c.test if s.mask is not None), *c.orphans)]
     paths = images + masks
-    if quick:
-        problems = [f"{path}: no such file; get it again" for path in paths if not path.is_file()]
-        return Counter(), problems + [text for category in categories for text in _mask_problems(category, {})]
     shapes: dict[Path, tuple[int, int]] = {}
     problems = []
-    for path, picture in zip(paths, open_each(paths), strict=True):
-        if isinstance(picture, ImageError):
-            problems.append(str(picture))
-        else:
-            shapes[path] = picture.size
-        if progress is not None:
-            progress(len(shapes) + len(problems), len(paths))
+    if quick:
+        problems = [f"{path}: no such file; get it again" for path in paths if not path.is_file()]
+    else:
+        for count, (path, picture) in enumerate(zip(paths, open_each(paths), strict=True)):
+            if isinstance(picture, ImageError):
+                problems.append(str(picture))
+            else:
+                shapes[path] = picture.size
+            if on_progress is not None:
+                on_progress(count + 1, len(paths))
     for category in categories:
-        problems += _mask_problems(category, shapes)
+        problems += _check_masks(category, shapes)
     return Counter(shapes[path] for path in images if path in shapes), problems
 
 
-def _mask_problems(category: Category, shapes: dict[Path, tuple[int, int]]) -> list[str]:
+def _check_masks(category: Category, shapes: dict[Path, tuple[int, int]]) -> list[str]:
     problems = []
-    masked = bool(category.orphans) or any(sample.mask is not None for sample in category.test)
+    has_masks = bool(category.orphans) or any(sample.mask is not None for sample in category.test)
     for sample in category.test:
         if sample.mask is None:
-            if masked and sample.defective:  # a category without any mask is fine: not all publishers give them
+            if has_masks and sample.defective:  # some publishers give no masks at all, which is fine
                 problems.append(f"{sample.path}: has no mask")
             continue
         image, mask = shapes.get(sample.path), shapes.get(sample.mask)

@@ -1,6 +1,6 @@
-"""Benchmark datasets as their authors publish them, and anyone's folders in the same form.
+"""Benchmark datasets as their authors publish them, and other folders of the same form.
 
-A dataset is recognised by the names in it, listed a category at a time, and never copied or changed.
+A dataset is recognised by its folder names and listed one category at a time. It is never copied or changed.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,19 +9,18 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from procon.arrays import Bools, Bytes
 from procon.errors import ConfigError, ImageError
-from procon.evaluation.data.layouts import Category, Sample, Tree, child_trees, find_tree, list_tree, subfolders
+from procon.evaluation.data.layouts import Category, Sample, Tree, child_trees, find_tree, list_subfolders, list_tree
 from procon.evaluation.data.manifests import (
     REALIAD_SPLIT,
     VISA_SPLIT,
     find_realiad,
-    is_visa,
+    find_visa,
     read_realiad,
     read_visa,
-    visa_categories,
 )
 from procon.evaluation.data.published import BENCHMARKS, Benchmark
 from procon.vision.images import list_images, open_image
@@ -33,21 +32,15 @@ FOLDER = "folder"
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset on disk: which categories it has, and their images when asked for."""
+    """A dataset on disk: its categories, and their images on demand."""
 
-    name: str
-    """``mvtec``, ``visa``, ``realiad``, ``mpdd``, ``btad``, ``medical``, or ``folder`` for anything else."""
-    title: str
-    """The name people know: ``MVTec-AD``, or that of the folder."""
+    name: str  # "mvtec", "visa", "realiad", "mpdd", "btad", "medical", or "folder" for anything else
+    title: str  # the common name, such as MVTec-AD, or that of the folder
     root: Path
-    categories: tuple[str, ...]
-    """Those that are there, in the order they are published in."""
-    missing: tuple[str, ...]
-    """Published categories that are not there."""
-    split: str = ""
-    """Which of several published splits was read, where there are several."""
-    reader: Callable[[str], Category] = field(kw_only=True, repr=False, compare=False)
-    """Lists one category."""
+    categories: tuple[str, ...]  # those on disk, in the published order
+    missing: tuple[str, ...]  # published categories that are not on disk
+    split: str = ""  # which published split was read, if there are several
+    reader: Callable[[str], Category] = field(kw_only=True, repr=False, compare=False)  # lists one category
 
     def category(self, name: str) -> Category:
         """List the images of one category; nothing is opened."""
@@ -59,10 +52,10 @@ class Dataset:
 
 
 def open_dataset(root: Path, name: str | None = None) -> Dataset:
-    """Open the dataset in folder ``root``: recognised by its names, or the one called ``name``.
+    """Open the dataset in folder ``root``: recognised by its folder names, or the one called ``name``.
 
     ``root`` may also be one category, or hold several categories that are no published set; both are a ``folder``.
-    A root with categories of a published set *and* others is a ``folder`` too, unless ``name`` says which.
+    A root with categories of a published set *and* others is a ``folder`` too, unless ``name`` says which set to read.
     """
     root = Path(root)
     if not root.exists():
@@ -71,139 +64,111 @@ def open_dataset(root: Path, name: str | None = None) -> Dataset:
         raise ImageError(f"{root}: is a file where the folder of a dataset was expected")
     if name is not None and name not in (*BENCHMARKS, FOLDER):
         raise ConfigError(f"dataset must be one of {', '.join((*BENCHMARKS, FOLDER))}, got {name!r}")
-    found = recognise(root) if name is None else _open_named(root, name)
-    if found is not None:
-        return found
+    if name is None:
+        dataset = recognise(root)
+    else:
+        dataset = _open_folder(root) if name == FOLDER else _open_benchmark(root, BENCHMARKS[name], strict=False)
+    if dataset is not None:
+        return dataset
+    content = _describe_content(root)
+    if name in BENCHMARKS:
+        raise ImageError(f"{root}: is not {BENCHMARKS[name].title}; expected {_describe_layout(name)}, {content}")
     titles = ", ".join(benchmark.title for benchmark in BENCHMARKS.values())
     raise ImageError(
         f"{root}: is no dataset; expected {titles}, a category with train/good and test/<kind> in it, "
-        f"good/ bad/ mask/, or a folder of such categories, {_found(root)}"
+        f"good/ bad/ mask/, or a folder of such categories, {content}"
     )
 
 
 def recognise(root: Path) -> Dataset | None:
-    """The dataset in the folder ``root``, None if it is none, an error if a part of a published one is not there."""
-    for benchmark in BENCHMARKS.values():
-        found = _open_benchmark(root, benchmark, strict=True)
-        if found is not None:
-            return found
-    return _open_folder(root)
-
-
-def _open_named(root: Path, name: str) -> Dataset | None:
-    if name == FOLDER:
-        return _open_folder(root)
-    benchmark = BENCHMARKS[name]
-    found = _open_benchmark(root, benchmark, strict=False)
-    if found is None:
-        raise ImageError(f"{root}: is not {benchmark.title}; expected {_expected(benchmark)}, {_found(root)}")
-    return found
+    """The dataset in the folder ``root``, None if it is none, an error if a published one is incomplete."""
+    published = (_open_benchmark(root, benchmark, strict=True) for benchmark in BENCHMARKS.values())
+    return next((dataset for dataset in published if dataset is not None), None) or _open_folder(root)
 
 
 def _open_benchmark(root: Path, benchmark: Benchmark, strict: bool) -> Dataset | None:
-    """``benchmark`` in ``root`` or None; with ``strict`` a category of any other name means that it is not."""
-    found = _open_manifest(root, benchmark)
-    if found is not None or benchmark.name == "realiad":
-        return found
-    for top in (root, root / benchmark.inner) if benchmark.inner else (root,):
-        trees = child_trees(top) if top.is_dir() else {}
-        known = _known(trees, benchmark)
-        if known and not (strict and len(known) < len(trees)):
-            split = "1cls, converted" if benchmark.name == "visa" else ""
-            return _dataset(root, benchmark, tuple(known), partial(_read_tree, known), split)
-    return None
+    """``benchmark`` in ``root`` or None; with ``strict``, a category of any other name rules it out."""
 
+    def make_dataset(present: tuple[str, ...], reader: Callable[[str], Category], split: str) -> Dataset:
+        ordered = tuple(name for name in benchmark.categories if name in present)
+        missing = tuple(name for name in benchmark.categories if name not in present)
+        return Dataset(benchmark.name, benchmark.title, root, ordered, missing, split, reader=reader)
 
-def _open_manifest(root: Path, benchmark: Benchmark) -> Dataset | None:
-    """The benchmarks whose split is a file."""
-    if benchmark.name == "visa" and is_visa(root, benchmark.categories):
-        present = visa_categories(root, benchmark.categories)
-        return _dataset(root, benchmark, present, partial(read_visa, root), VISA_SPLIT)
-    place = find_realiad(root, benchmark.categories) if benchmark.name == "realiad" else None
-    if place is not None:
-        reader = partial(read_realiad, place.jsons, place.images)
-        return _dataset(root, benchmark, place.categories, reader, place.split)
-    return None
-
-
-def _known(trees: Mapping[str, Tree], benchmark: Benchmark) -> dict[str, Tree]:
-    """The trees that are categories of ``benchmark``, by the names of the categories."""
+    if benchmark.name == "realiad":
+        place = find_realiad(root, benchmark.categories)
+        return make_dataset(place.categories, partial(read_realiad, place), place.split) if place is not None else None
+    if benchmark.name == "visa":
+        present = find_visa(root, benchmark.categories)
+        if present:
+            return make_dataset(present, partial(read_visa, root), VISA_SPLIT)
     # Uni-Medical is also passed on in the MVTec form; the others have one form.
     forms = {benchmark.form, "mvtec"} if benchmark.spellings else {benchmark.form}
-    spelled = {benchmark.spellings.get(folder.casefold(), folder): tree for folder, tree in trees.items()}
-    return {name: tree for name, tree in spelled.items() if name in benchmark.categories and tree.form in forms}
-
-
-def _dataset(
-    root: Path, benchmark: Benchmark, present: tuple[str, ...], reader: Callable[[str], Category], split: str
-) -> Dataset:
-    ordered = tuple(name for name in benchmark.categories if name in present)
-    missing = tuple(name for name in benchmark.categories if name not in present)
-    return Dataset(benchmark.name, benchmark.title, root, ordered, missing, split, reader=reader)
+    for top in (root, root / benchmark.inner) if benchmark.inner else (root,):
+        trees = child_trees(top) if top.is_dir() else {}
+        spelled = {benchmark.spellings.get(folder.casefold(), folder): tree for folder, tree in trees.items()}
+        published = {n: tree for n, tree in spelled.items() if n in benchmark.categories and tree.form in forms}
+        if published and not (strict and len(published) < len(trees)):
+            split = "1cls, converted" if benchmark.name == "visa" else ""
+            return make_dataset(tuple(published), partial(_list_category, published), split)
+    return None
 
 
 def _open_folder(root: Path) -> Dataset | None:
-    title = root.resolve().name
-    tree = find_tree(root)
-    trees = {title: tree} if tree is not None else child_trees(root)
-    if trees:
-        return Dataset(FOLDER, title, root, tuple(trees), (), reader=partial(_read_tree, trees))
+    """One category or several that are no published set, or one of VisA or Real-IAD without the rest of the set."""
     folder = root.resolve()
-    return next((part for above in folder.parents[:2] if (part := _open_part(folder, above))), None)
+    tree = find_tree(root)
+    trees = {folder.name: tree} if tree is not None else child_trees(root)
+    if trees:
+        return Dataset(FOLDER, folder.name, root, tuple(trees), (), reader=partial(_list_category, trees))
+    name = (folder.name,)
+    if folder.name in BENCHMARKS["visa"].categories and find_visa(folder.parent, name):
+        return Dataset(FOLDER, *name, folder, name, (), VISA_SPLIT, reader=partial(read_visa, folder.parent))
+    for above in folder.parents[:2] if folder.name in BENCHMARKS["realiad"].categories else ():
+        place = find_realiad(above, name)
+        if place is not None:
+            place = replace(place, images=folder.parent)  # the size of the given folder, which may be another
+            return Dataset(FOLDER, *name, folder, name, (), place.split, reader=partial(read_realiad, place))
+    return None
 
 
-def _open_part(folder: Path, above: Path) -> Dataset | None:
-    """``folder`` as one category of VisA or Real-IAD, whose split is kept outside of it, in ``above``."""
-    name = folder.name
-    if name in BENCHMARKS["visa"].categories and folder.parent == above and is_visa(above, (name,)):
-        visa_categories(above, (name,))
-        return Dataset(FOLDER, name, folder, (name,), (), VISA_SPLIT, reader=partial(read_visa, above))
-    place = find_realiad(above, (name,)) if name in BENCHMARKS["realiad"].categories else None
-    if place is None:
-        return None
-    place = replace(place, images=folder.parent)  # the size that was asked for, which may be another
-    return Dataset(
-        FOLDER, name, folder, (name,), (), place.split, reader=partial(read_realiad, place.jsons, place.images)
-    )
-
-
-def _read_tree(trees: Mapping[str, Tree], name: str) -> Category:
+def _list_category(trees: Mapping[str, Tree], name: str) -> Category:
     return list_tree(name, trees[name])
 
 
-def _expected(benchmark: Benchmark) -> str:
-    first = benchmark.categories[0]
+def _describe_layout(name: str) -> str:
+    """The layout expected of a benchmark, for an error."""
+    first = BENCHMARKS[name].categories[0]
     return {
         "visa": f"{VISA_SPLIT} and {first}/Data/Images, or {first}/train/good",
         "realiad": f"{REALIAD_SPLIT}/{first}.json and realiad_1024/{first}",
         "btad": f"{first}/train/ok",
         "medical": "Brain_AD/train/good and Brain_AD/test/Ungood/img",
-    }.get(benchmark.name, f"{first}/train/good") + ", or others of its categories"
+    }.get(name, f"{first}/train/good") + ", or others of its categories"
 
 
-def _found(root: Path) -> str:
-    """What is in ``root``, in words for an error."""
-    folders = [path.name for path in subfolders(root)]
+def _describe_content(root: Path) -> str:
+    """What is in ``root``, for an error."""
+    folders = [path.name for path in list_subfolders(root)]
     if folders:
         return f"found the folders {', '.join(folders[:5])}{', ...' if len(folders) > 5 else ''}"
     images = len(list_images(root))
     return f"found {images} images and no folders" if images else "found neither folders nor images"
 
 
-def read_mask(path: Path, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """The mask at ``path`` as bool [height, width] of ``size``, True where the defect is; nearest neighbour.
+def read_mask(path: Path, size: tuple[int, int]) -> Bools:
+    """The mask at ``path``, [height, width] of ``size``, True where the defect is; resized by nearest neighbour.
 
-    A pixel above half of the range (127 of 255) is a defect. Where none is, the values are class numbers, as in VisA,
-    and every pixel but 0 is a defect. So is every pixel of a coloured palette that has another index than 0.
+    A pixel above half of the range (127 of 255) is a defect. If no pixel is, the values are class numbers, as in VisA,
+    and every pixel but 0 is a defect. In a coloured palette every pixel with an index other than 0 is a defect.
     """
     pixels = open_image(path).pixels
     grey = bool((pixels == pixels[:, :, :1]).all())
-    classes = None if grey else _palette_indices(path)
+    classes = None if grey else _read_palette(path)
     if classes is not None:
         defect = classes != 0
     else:
         values = pixels.max(axis=2)
-        if values.dtype != np.uint8:  # 16 bits come as fractions of 65,535
+        if values.dtype != np.uint8:  # 16-bit images are decoded to fractions of 65,535
             values = np.rint(values * 65_535)
         half = 127 if values.max() <= 255 else 32_767
         defect = values > (half if values.max() > half else 0)
@@ -212,7 +177,7 @@ def read_mask(path: Path, size: tuple[int, int]) -> NDArray[np.bool_]:
     return np.array(resized, np.bool_)
 
 
-def _palette_indices(path: Path) -> NDArray[np.uint8] | None:
-    """The palette indices [height, width] of a file that was decoded before, or None if it has no palette."""
+def _read_palette(path: Path) -> Bytes | None:
+    """The palette indices [height, width] of an image file, or None if it has no palette."""
     with Image.open(path) as image:
         return np.array(ImageOps.exif_transpose(image), np.uint8) if image.mode == "P" else None

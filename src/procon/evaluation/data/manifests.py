@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from procon.errors import ImageError
-from procon.evaluation.data.layouts import GOOD, Category, Sample, files, subfolders
+from procon.evaluation.data.layouts import GOOD, Category, Sample, list_files, list_subfolders
 
 VISA_SPLIT = "split_csv/1cls.csv"
 _VISA_COLUMNS = {"object", "split", "label", "image", "mask"}
@@ -16,16 +16,12 @@ REALIAD_SPLIT = "realiad_jsons"
 _REALIAD_IMAGES = ("realiad_1024", "realiad_512", "realiad_256", "realiad_raw", "")
 
 
-def is_visa(root: Path, categories: tuple[str, ...]) -> bool:
-    """Whether ``root`` is the tree that VisA is published as."""
-    return any((root / name / "Data" / "Images").is_dir() for name in categories)
-
-
-def visa_categories(root: Path, categories: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of ``categories`` that are there, or an error if the split is not."""
-    if not (root / VISA_SPLIT).is_file():
+def find_visa(root: Path, categories: tuple[str, ...]) -> tuple[str, ...]:
+    """The ``categories`` of VisA in ``root``, if it has the published layout; an error if the split is missing."""
+    present = tuple(name for name in categories if (root / name / "Data" / "Images").is_dir())
+    if present and not (root / VISA_SPLIT).is_file():
         raise ImageError(f"{root}: is VisA without its split; expected {VISA_SPLIT}, unpack the archive again")
-    return tuple(name for name in categories if (root / name / "Data" / "Images").is_dir())
+    return present
 
 
 def read_visa(root: Path, name: str) -> Category:
@@ -34,22 +30,18 @@ def read_visa(root: Path, name: str) -> Category:
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream)
-            lacking = sorted(_VISA_COLUMNS - set(reader.fieldnames or ()))
-            rows = [] if lacking else [row for row in reader if row["object"] == name and row["image"]]
+            missing = sorted(_VISA_COLUMNS - set(reader.fieldnames or ()))
+            rows = [] if missing else [row for row in reader if row["object"] == name and row["image"]]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ImageError(f"{path}: cannot be read ({error}); unpack the archive again") from None
-    if lacking:
-        raise ImageError(f"{path}: must have the columns object, split, label, image, mask; lacks {', '.join(lacking)}")
+    if missing:
+        raise ImageError(f"{path}: must have the columns object, split, label, image, mask; lacks {', '.join(missing)}")
+    train = tuple(root / row["image"] for row in rows if row["split"] == "train")
     test = tuple(
-        Sample(root / row["image"], GOOD)
-        if row["label"] == "normal"
-        else Sample(root / row["image"], row["label"], root / row["mask"] if row["mask"] else None)
-        for row in rows
-        if row["split"] == "test"
+        _make_sample(root, row["image"], row["label"], "normal", row["mask"]) for row in rows if row["split"] == "test"
     )
     used = {sample.mask for sample in test}
-    masks = files(root / name / "Data" / "Masks" / "Anomaly")
-    train = tuple(root / row["image"] for row in rows if row["split"] == "train")
+    masks = list_files(root / name / "Data" / "Masks" / "Anomaly")
     return Category(name, train, test, tuple(mask for mask in masks if mask not in used))
 
 
@@ -68,7 +60,7 @@ class RealIad:
 
 
 def find_realiad(root: Path, categories: tuple[str, ...]) -> RealIad | None:
-    """Real-IAD in ``root``, None if it is something else, an error if one half of it is not there."""
+    """Real-IAD in ``root``, None if it is something else, an error if the split or the images are missing."""
     if not any((root / name).is_dir() for name in (REALIAD_SPLIT, f"{REALIAD_SPLIT}_sv", *_REALIAD_IMAGES[:-1])):
         return None
     places = (root / REALIAD_SPLIT / REALIAD_SPLIT, root / REALIAD_SPLIT)
@@ -79,41 +71,35 @@ def find_realiad(root: Path, categories: tuple[str, ...]) -> RealIad | None:
             f"{root}: is Real-IAD without its split; expected {REALIAD_SPLIT}/<category>.json from realiad_jsons.zip, "
             f"found {_folder_names(root, root / REALIAD_SPLIT)}"
         )
-    kept = {
+    present = {
         root / name: tuple(category for category in split[jsons] if (root / name / category).is_dir())
         for name in _REALIAD_IMAGES
     }
-    images = max(kept, key=lambda place: len(kept[place]))  # of equals the first
-    if not kept[images]:
+    images = max(present, key=lambda place: len(present[place]))  # the first of equals
+    if not present[images]:
         raise ImageError(
             f"{root}: is Real-IAD without images; expected realiad_1024/<category>, realiad_512/<category> or "
             f"realiad_256/<category>, found {_folder_names(root)}"
         )
-    return RealIad(jsons, images, kept[images])
+    return RealIad(jsons, images, present[images])
 
 
 def _folder_names(*folders: Path) -> str:
-    return ", ".join(sorted({path.name for folder in folders if folder.is_dir() for path in subfolders(folder)}))
+    return ", ".join(sorted({path.name for folder in folders if folder.is_dir() for path in list_subfolders(folder)}))
 
 
-def read_realiad(jsons: Path, images: Path, name: str) -> Category:
-    """The items of ``<name>.json``: as published, in its order, each view an image of its own."""
-    path = jsons / f"{name}.json"
+def read_realiad(place: RealIad, name: str) -> Category:
+    """The items of ``<name>.json`` as published, in its order; each view is an image."""
+    path = place.jsons / f"{name}.json"
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         meta = content["meta"]
-        prefix = images / (meta.get("prefix") or name)
-        base = prefix if prefix.is_dir() else images / name
+        prefix = place.images / (meta.get("prefix") or name)
+        base = prefix if prefix.is_dir() else place.images / name
         normal = meta.get("normal_class", "OK")
         train = tuple(base / item["image_path"] for item in content["train"])
         test = tuple(
-            Sample(base / item["image_path"], GOOD)
-            if item["anomaly_class"] == normal
-            else Sample(
-                base / item["image_path"],
-                item["anomaly_class"],
-                base / item["mask_path"] if item.get("mask_path") else None,
-            )
+            _make_sample(base, item["image_path"], item["anomaly_class"], normal, item.get("mask_path"))
             for item in content["test"]
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -122,3 +108,10 @@ def read_realiad(jsons: Path, images: Path, name: str) -> Category:
             "unpack realiad_jsons.zip again"
         ) from None
     return Category(name, train, test)
+
+
+def _make_sample(base: Path, image: str, kind: str, normal: str, mask: str | None) -> Sample:
+    """A test image of the split file; ``normal`` is its word for a good image, and a good image has no mask."""
+    if kind == normal:
+        return Sample(base / image, GOOD)
+    return Sample(base / image, kind, base / mask if mask else None)

@@ -1,4 +1,4 @@
-"""What the published benchmarks are made of: names, categories, numbers of images."""
+"""The published benchmarks: names, categories, numbers of images."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,14 +11,10 @@ class Benchmark:
     name: str
     title: str
     categories: tuple[str, ...]
-    counts: tuple[int, int, int]
-    """Images as published: train, test good, test defective."""
-    form: str = "mvtec"
-    """The form of its trees; see :class:`procon.evaluation.data.layouts.Tree`."""
-    inner: str | None = None
-    """A folder that may stand between the root and the categories."""
-    spellings: Mapping[str, str] = field(default_factory=dict)
-    """Folder names, in lower case, that stand for a category of another name."""
+    counts: tuple[int, int, int]  # images as published: train, test good, test defective
+    form: str = "mvtec"  # of its trees, see procon.evaluation.data.layouts.Tree
+    inner: str | None = None  # a folder that may stand between the root and the categories
+    spellings: Mapping[str, str] = field(default_factory=dict)  # folder name in lower case -> category
 
 
 def _words(text: str) -> tuple[str, ...]:

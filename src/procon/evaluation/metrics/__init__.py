@@ -18,49 +18,41 @@ All but F1 and ``pro200`` are means over the positives, each weighing the same o
 negatives below it (AUROC), of the part of the area that it adds (``pauroc30``, ``aupro``), of the precision at it (AP).
 """
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from procon.evaluation.metrics.counts import UNIT, Counts, Steps
-from procon.evaluation.metrics.curves import Curve, curves, image_curves, pr_points, pro_points, roc_points
-from procon.evaluation.metrics.pixels import Maps, Masks, checked_scores, opened
+from procon.evaluation.metrics.curves import Curve, trace_curves, trace_image_curves
+from procon.evaluation.metrics.pixels import Maps, Masks, check_scores, open_pixels
 
 __all__ = [
+    "FPR_LIMIT",
     "IMAGE_KEYS",
-    "LIMIT",
     "PIXEL_KEYS",
     "Curve",
-    "Metrics",
-    "curves",
+    "MetricValues",
     "evaluate",
-    "image_curves",
-    "pr_points",
-    "pro_points",
-    "roc_points",
+    "trace_curves",
+    "trace_image_curves",
 ]
 
 IMAGE_KEYS = ("i_auroc", "i_ap", "i_f1")
 PIXEL_KEYS = ("p_auroc", "p_ap", "p_f1", "aupro", "pauroc30", "pro200")
-LIMIT = 0.3  # of the false positive rate
-THRESHOLDS = 200
+FPR_LIMIT = 0.3  # false positive rate at which aupro, pauroc30 and pro200 end
+THRESHOLDS = 200  # of pro200
 
 Reals = NDArray[np.float64]
 
 
-class Metrics(dict[str, float]):
-    """Metrics by name, fractions in 0..1; NaN where one is undefined, with why in ``reasons`` under the same name."""
+class MetricValues(dict[str, float]):
+    """Metrics by name, fractions in 0..1; NaN if undefined, with the reason under the same name in ``reasons``."""
 
-    def __init__(self, values: Mapping[str, float] | None = None, reasons: Mapping[str, str] | None = None) -> None:
-        super().__init__(values or {})
-        self.reasons = dict(reasons or {})
-
-    def put(self, key: str, value: float | str) -> None:
-        """Set ``key`` to a number, or to NaN for a reason."""
-        self[key] = float("nan") if isinstance(value, str) else value
-        if isinstance(value, str):
-            self.reasons[key] = value
+    def __init__(self, values: Mapping[str, float], reasons: Mapping[str, str]) -> None:
+        super().__init__(values)
+        self.reasons = dict(reasons)
 
 
 def evaluate(
@@ -70,7 +62,7 @@ def evaluate(
     masks: Masks | None = None,
     *,
     memory: int = 1 << 30,
-) -> Metrics:
+) -> MetricValues:
     """All nine metrics of one test set.
 
     ``scores`` [N] are finite numbers, higher is worse; ``labels`` [N] are 0 (good) or 1. ``maps`` [N, H, W], or any
@@ -82,22 +74,20 @@ def evaluate(
     Maps are read twice and masks once, image by image; a one-shot iterator of maps is spooled to a temporary file.
     About ``memory`` bytes are used at most; with less there are more passes and the same numbers, to the last bit.
     """
-    values, truth = checked_scores(scores, labels)
-    metrics = Metrics()
-    with opened([values[np.newaxis]], [truth[np.newaxis]]) as pixels:  # scores are a map one pixel high
-        found = _measure(Counts(pixels, memory), "every image is labelled 0", "every image is labelled 1")
-    for key in IMAGE_KEYS:
-        metrics.put(key, found[key.removeprefix("i_")])
+    values, truth = check_scores(scores, labels)
+    with open_pixels([values[np.newaxis]], [truth[np.newaxis]]) as pixels:  # scores are a map one pixel high
+        image = _measure(Counts(pixels, memory), "every image is labelled 0", "every image is labelled 1")
+    results = {key: image[key.removeprefix("i_")] for key in IMAGE_KEYS}
     if maps is None or masks is None:
-        found = dict.fromkeys(found, f"no {'maps' if maps is None else 'masks'} were given")
+        results |= dict.fromkeys(PIXEL_KEYS, f"no {'maps' if maps is None else 'masks'} were given")
     else:
-        with opened(maps, masks) as pixels:
+        with open_pixels(maps, masks) as pixels:
             if len(pixels.truth) != len(values):
                 raise ValueError(f"scores and masks must be of one length, got {len(values)} and {len(pixels.truth)}")
-            found = _measure(Counts(pixels, memory), "no mask marks a pixel", "the masks mark every pixel")
-    for key in PIXEL_KEYS:
-        metrics.put(key, found[key.removeprefix("p_")])
-    return metrics
+            pixel = _measure(Counts(pixels, memory), "no mask marks a pixel", "the masks mark every pixel")
+        results |= {key: pixel[key.removeprefix("p_")] for key in PIXEL_KEYS}
+    reasons = {key: result for key, result in results.items() if isinstance(result, str)}
+    return MetricValues({key: math.nan if isinstance(r, str) else r for key, r in results.items()}, reasons)
 
 
 class Mean:
@@ -107,7 +97,7 @@ class Mean:
         self._sum = self._weight = 0
 
     def add(self, weights: Reals, values: Reals) -> None:
-        """Weights, which sum to 1 over all calls, and as many values."""
+        """Add values with their weights, which sum to 1 over all calls."""
         self._sum += int(np.rint(UNIT * weights * values).astype(np.int64).sum())
         self._weight += int(np.rint(UNIT * weights).astype(np.int64).sum())
 
@@ -120,8 +110,7 @@ def _measure(counts: Counts, no_positive: str, no_negative: str) -> dict[str, fl
     names = ("auroc", "ap", "f1", "aupro", "pauroc30", "pro200")
     if not counts.positives:
         return dict.fromkeys(names, no_positive)
-    auroc, ap, pauroc30, aupro = Mean(), Mean(), Mean(), Mean()
-    f1 = 0.0
+    auroc, ap, pauroc30, aupro, f1 = Mean(), Mean(), Mean(), Mean(), 0.0
     thresholds = _thresholds(counts)
     false, covered = np.zeros(len(thresholds)), np.zeros(len(thresholds))
     for part in counts.slices(thresholds):
@@ -131,15 +120,15 @@ def _measure(counts: Counts, no_positive: str, no_negative: str) -> dict[str, fl
             f1 = max(f1, float((2 * block.reached / (selected + counts.positives)).max()))
             if counts.negatives:
                 auroc.add(weights, _area(block, counts.negatives, 1.0))
-                limited = _area(block, counts.negatives, LIMIT)
+                limited = _area(block, counts.negatives, FPR_LIMIT)
                 pauroc30.add(weights, limited)
                 aupro.add(block.share / UNIT, limited)
         false[part.thresholds], covered[part.thresholds] = part.above, part.covered / UNIT
-    found: dict[str, float | str] = {"ap": ap.value(), "f1": f1}
+    results: dict[str, float | str] = {"ap": ap.value(), "f1": f1}
     if not counts.negatives:
-        return dict.fromkeys(names, no_negative) | found
-    found |= {"auroc": auroc.value(), "pauroc30": pauroc30.value(), "aupro": aupro.value()}
-    return found | {"pro200": pro200_area(false / counts.negatives, covered)}
+        return dict.fromkeys(names, no_negative) | results
+    results |= {"auroc": auroc.value(), "pauroc30": pauroc30.value(), "aupro": aupro.value()}
+    return results | {"pro200": pro200_area(false / counts.negatives, covered)}
 
 
 def _area(block: Steps, negatives: int, limit: float) -> Reals:
@@ -172,10 +161,10 @@ def pro200_area(rates: Reals, covered: Reals) -> float | str:
     """
     if not len(rates):
         return "the map values span too wide a range for evenly spaced thresholds"
-    kept = rates < LIMIT
-    if kept.sum() < 2:
-        return f"fewer than two of {len(rates)} thresholds have a false positive rate below {LIMIT}"
-    x, y = rates[kept][::-1], covered[kept][::-1]
+    inside = rates < FPR_LIMIT
+    if inside.sum() < 2:
+        return f"fewer than two of {len(rates)} thresholds have a false positive rate below {FPR_LIMIT}"
+    x, y = rates[inside][::-1], covered[inside][::-1]
     if x[-1] == 0:
-        return f"no threshold has a false positive rate between 0 and {LIMIT}"
+        return f"no threshold has a false positive rate between 0 and {FPR_LIMIT}"
     return float((np.diff(x / x[-1]) * (y[1:] + y[:-1])).sum() / 2)

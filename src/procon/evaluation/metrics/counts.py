@@ -21,7 +21,7 @@ from procon.evaluation.metrics.pixels import Ints, Pixels, region_sizes
 
 UNIT = 1 << 62  # a share of 1 as an integer
 THREADS = min(4, os.cpu_count() or 1)
-FEWEST, MOST = 1 << 20, 1 << 24  # negatives sorted at a time, as memory allows
+MIN_CHUNK, MAX_CHUNK = 1 << 20, 1 << 24  # negatives sorted at a time, as memory allows
 VALUE_BYTES, CHUNK_BYTES = 192, 64  # of memory for each distinct value, and for each negative of a chunk
 
 
@@ -37,10 +37,9 @@ class Steps:
     equal: Ints  # negatives with this value
 
     def blocks(self, size: int = 1 << 17) -> Iterator["Steps"]:
-        """The same, ``size`` values at a time, so that what is computed from them stays small."""
-        arrays = (self.at, self.reached, self.share, self.covered, self.above, self.equal)
+        """The same, ``size`` values at a time, so that temporary arrays stay small."""
         for start in range(0, len(self.at), size):
-            yield Steps(*(array[start : start + size] for array in arrays))
+            yield Steps(*(array[start : start + size] for array in vars(self).values()))
 
 
 class Slice(NamedTuple):
@@ -52,18 +51,17 @@ class Slice(NamedTuple):
     covered: Ints  # share of the positives strictly above each
 
 
-class Highest:
+class HighestValues:
     """The ``budget`` highest distinct values below ``high`` of all that are added, with the count and share of each.
 
-    Exact in one pass: a value is dropped only when ``budget`` higher ones are known.
+    Exact in one pass: a value is dropped only after ``budget`` higher ones have been added.
     """
 
     def __init__(self, budget: int, high: Any = np.inf) -> None:
-        self._budget = budget
-        self._high = high
+        self._budget, self._high = budget, high
         self._parts: list[tuple[AnyFloats, Ints, Ints]] = []
         self._pending = 0
-        self.low: Any = -np.inf  # the lowest value kept; -inf while none was dropped
+        self.low: Any = -np.inf  # the lowest value held; -inf while none was dropped
 
     def add(self, values: AnyFloats, share: Ints) -> None:
         """Values [P] and the share of each [P]."""
@@ -81,13 +79,13 @@ class Highest:
         self._parts.clear()
         order = np.argsort(values)
         values = values[order]
-        first = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
-        kept = first[-self._budget :]
-        if len(kept) < len(first):
-            self.low = values[kept[0]]
-            order, values, kept = order[kept[0] :], values[kept[0] :], kept - kept[0]
-        self._parts.append((values[kept], np.add.reduceat(at[order], kept), np.add.reduceat(share[order], kept)))
-        self._pending = len(kept)
+        distinct = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
+        first = distinct[-self._budget :]
+        if len(first) < len(distinct):
+            self.low = values[first[0]]
+            order, values, first = order[first[0] :], values[first[0] :], first - first[0]
+        self._parts.append((values[first], np.add.reduceat(at[order], first), np.add.reduceat(share[order], first)))
+        self._pending = len(first)
 
     def result(self) -> tuple[AnyFloats, Ints, Ints]:
         """Values ascending [V], positives at each [V], share at each [V]."""
@@ -100,7 +98,7 @@ class Highest:
 class Counts:
     """Totals of ``pixels`` from a first pass over them, and the counts at every distinct positive value.
 
-    ``memory`` is about how many bytes may be used beside one map. It changes the time, not the result.
+    About ``memory`` bytes are used besides one map. This changes the time, not the result.
     """
 
     def __init__(self, pixels: Pixels, memory: int) -> None:
@@ -110,7 +108,7 @@ class Counts:
         self.positives, self.regions = pixels.truth.positives, pixels.truth.regions
         self.lowest, self.highest = np.inf, -np.inf
         self._dtype = np.dtype(np.float32)
-        self._first = Highest(self._budget)
+        self._first = HighestValues(self._budget)
         total = 0
         for values, mask in pixels:
             self._dtype = np.promote_types(self._dtype, values.dtype)
@@ -120,20 +118,20 @@ class Counts:
             self._collect(self._first, values, mask)
         self.negatives = total - self.positives
 
-    def _collect(self, found: Highest, values: AnyFloats, mask: Bools | None) -> None:
+    def _collect(self, highest: HighestValues, values: AnyFloats, mask: Bools | None) -> None:
         if mask is not None:
             share = np.rint(UNIT / (float(self.regions) * region_sizes(mask)))
-            found.add(values[mask], share.astype(np.int64))
+            highest.add(values[mask], share.astype(np.int64))
 
     def slices(self, thresholds: AnyFloats | None = None) -> Iterator[Slice]:
         """From the highest values down. ``thresholds`` ascending [T] are counted too; to be called once."""
-        cuts = _rounded_down(np.zeros(0) if thresholds is None else thresholds, self._dtype)
-        found, high = self._first, self._dtype.type(np.inf)
+        cuts = _round_down(np.zeros(0) if thresholds is None else thresholds, self._dtype)
+        highest, high = self._first, self._dtype.type(np.inf)
         del self._first  # the values are needed once, and may be many
         reached = covered = above = 0
         while True:
-            values, at, share = found.result()
-            values, low = values.astype(self._dtype, copy=False), self._dtype.type(found.low)
+            values, at, share = highest.result()
+            values, low = values.astype(self._dtype, copy=False), self._dtype.type(highest.low)
             cut = slice(int(np.searchsorted(cuts, low)), int(np.searchsorted(cuts, high)))
             below, equal, cut_below, total = self._ranks(values, cuts[cut], low, high)
             share_below = np.concatenate(([0], share.cumsum()))[np.searchsorted(values, cuts[cut], side="right")]
@@ -149,30 +147,30 @@ class Counts:
             reached, covered, above = reached + int(at.sum()), covered + int(share.sum()), above + total
             if np.isneginf(low):
                 return
-            high, found = low, Highest(self._budget, low)
+            high, highest = low, HighestValues(self._budget, low)
             for array, mask in self._pixels:
-                self._collect(found, array, mask)
+                self._collect(highest, array, mask)
 
     def _ranks(self, values: AnyFloats, cuts: AnyFloats, low: Any, high: Any) -> tuple[Ints, Ints, Ints, int]:
         """Of the negatives in [low, high): below and equal to each value, not above each cut, and all of them."""
         sums = [np.zeros(count, np.int64) for count in (len(values), len(values), len(cuts))]
         total = 0
-        running: deque[Future[list[Ints]]] = deque()
 
-        def add_oldest() -> None:
-            for place, counts in enumerate(running.popleft().result()):
+        def add_counts(future: Future[tuple[Ints, Ints, Ints]]) -> None:
+            for place, counts in enumerate(future.result()):
                 sums[place] += counts
 
         # Searching costs by the chunk and sorting by the pixel: many values are worth a large chunk.
-        size = min(self._chunk, max(FEWEST, min(MOST, 4 * len(values))))
+        size = min(self._chunk, max(MIN_CHUNK, min(MAX_CHUNK, 4 * len(values))))
         with ThreadPoolExecutor(THREADS) as pool:
+            running: deque[Future[tuple[Ints, Ints, Ints]]] = deque()
             for chunk in self._negatives(low, high, size):
                 total += len(chunk)
                 running.append(pool.submit(_rank, chunk, values, cuts))
                 if len(running) > THREADS:
-                    add_oldest()
-            while running:
-                add_oldest()
+                    add_counts(running.popleft())
+            for future in running:
+                add_counts(future)
         return sums[0], sums[1], sums[2], total
 
     def _negatives(self, low: Any, high: Any, size: int) -> Iterator[AnyFloats]:
@@ -193,17 +191,17 @@ class Counts:
             yield buffer[:filled]
 
 
-def _rank(chunk: AnyFloats, values: AnyFloats, cuts: AnyFloats) -> list[Ints]:
+def _rank(chunk: AnyFloats, values: AnyFloats, cuts: AnyFloats) -> tuple[Ints, Ints, Ints]:
     """Elements of ``chunk``, which is sorted in place, below and equal to each value and not above each cut."""
     chunk.sort()
     below = np.searchsorted(chunk, values)
     equal = np.zeros(len(values), np.int64)
     tied = np.flatnonzero(chunk[np.minimum(below, len(chunk) - 1)] == values)
     equal[tied] = np.searchsorted(chunk, values[tied], side="right") - below[tied]
-    return [below, equal, np.searchsorted(chunk, cuts, side="right")]
+    return below, equal, np.searchsorted(chunk, cuts, side="right")
 
 
-def _rounded_down(thresholds: AnyFloats, dtype: np.dtype[Any]) -> AnyFloats:
+def _round_down(thresholds: AnyFloats, dtype: np.dtype[Any]) -> AnyFloats:
     """The largest numbers of ``dtype`` not above ``thresholds``: the same values of ``dtype`` lie strictly above."""
     rounded = thresholds.astype(dtype)
     return np.where(rounded > thresholds, np.nextafter(rounded, dtype.type(-np.inf)), rounded)

@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import zip_longest
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,58 +15,61 @@ from procon.arrays import AnyFloats, Bools
 Ints = NDArray[np.int64]
 Maps = Iterable[ArrayLike]
 Masks = Iterable[ArrayLike | None]
+Shape = tuple[int, ...]
 
 TOUCHING = np.ones((3, 3), int)  # diagonal neighbours belong to one region
-KEPT = 64 << 20  # bytes of packed masks held in memory; more go to a temporary file
+MASK_BYTES_IN_RAM = 64 << 20  # of packed masks; more go to a temporary file
 END = object()
 
 
-class Marked(NamedTuple):
-    """Where the mask of an image marks pixels: a box of the image, and the packed bits inside it in the file."""
+class Spool:
+    """Arrays in a file, written once and read in order as often as needed."""
 
-    rows: slice
-    columns: slice
-    start: int
-    length: int
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._length = 0
+
+    def append(self, array: NDArray[Any]) -> None:
+        """Write one more array; not after reading has begun."""
+        np.lib.format.write_array(self._file, array, allow_pickle=False)
+        self._length += 1
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        self._file.seek(0)
+        for _ in range(self._length):
+            yield np.lib.format.read_array(self._file, allow_pickle=False)
 
 
 class Truth:
-    """The masks, read once and kept as bits; how many pixels and 8-connected regions they mark."""
+    """The masks, read once and stored as bits; how many pixels and 8-connected regions they mark."""
 
     def __init__(self, masks: Masks, file: IO[bytes]) -> None:
-        self._file = file
-        self._images: list[tuple[tuple[int, ...] | None, Marked | None]] = []
+        self._bits = Spool(file)  # of the box of each mask that marks any pixel
+        self._images: list[tuple[Shape | None, tuple[slice, slice] | None]] = []
         self.positives = self.regions = 0
         for index, item in enumerate(masks):
-            mask = None if item is None else checked_mask(item, index)
-            self._images.append((None, None) if mask is None else (mask.shape, self._keep(mask)))
-
-    def _keep(self, mask: Bools) -> Marked | None:
-        rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-        if not len(rows):
-            return None
-        box = slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
-        self.positives += int(np.count_nonzero(mask[box]))
-        self.regions += ndimage.label(mask[box], TOUCHING)[1]
-        bits = np.packbits(mask[box]).tobytes()
-        start = self._file.tell()
-        self._file.write(bits)
-        return Marked(*box, start, len(bits))
+            mask = None if item is None else check_mask(item, index)
+            box = None
+            if mask is not None and mask.any():
+                box = marked_box(mask)
+                self.positives += int(np.count_nonzero(mask[box]))
+                self.regions += ndimage.label(mask[box], TOUCHING)[1]
+                self._bits.append(np.packbits(mask[box]))
+            self._images.append((None if mask is None else mask.shape, box))
 
     def __len__(self) -> int:
         return len(self._images)
 
-    def __iter__(self) -> Iterator[tuple[tuple[int, ...] | None, Bools | None]]:
-        """Shape of the mask, None where none was given, and bool [H, W], None where it marks nothing."""
-        for shape, marked in self._images:
-            if shape is None or marked is None:
+    def __iter__(self) -> Iterator[tuple[Shape | None, Bools | None]]:
+        """Shape of the mask, None if none was given, and bool [H, W], None if it marks nothing."""
+        stored = iter(self._bits)
+        for shape, box in self._images:
+            if shape is None or box is None:
                 yield shape, None
                 continue
-            self._file.seek(marked.start)
-            bits = np.frombuffer(self._file.read(marked.length), np.uint8)
             mask = np.zeros(shape, bool)
-            box = mask[marked.rows, marked.columns]
-            box[:] = np.unpackbits(bits, count=box.size).reshape(box.shape)
+            part = mask[box]
+            part[:] = np.unpackbits(next(stored), count=part.size).reshape(part.shape)
             yield shape, mask
 
 
@@ -78,13 +81,13 @@ class Pixels:
         self.truth = truth
 
     def __iter__(self) -> Iterator[tuple[AnyFloats, Bools | None]]:
-        """Map [H, W], float32 or float64, and mask [H, W], None where nothing is marked."""
-        for index, (values, known) in enumerate(zip_longest(self._maps, self.truth, fillvalue=END)):
-            if values is END or known is END:
+        """Map [H, W], float32 or float64, and mask [H, W], None if nothing is marked."""
+        for index, (values, truth) in enumerate(zip_longest(self._maps, self.truth, fillvalue=END)):
+            if values is END or truth is END:
                 got = f"{index} maps" if values is END else f"at least {index + 1} maps"
                 raise ValueError(f"maps and masks must be of one length, got {got} and {len(self.truth)} masks")
-            shape, mask = cast(tuple[tuple[int, ...] | None, Bools | None], known)
-            checked = checked_map(values, index)
+            shape, mask = cast(tuple[Shape | None, Bools | None], truth)
+            checked = check_map(values, index)
             if shape is not None and shape != checked.shape:
                 raise ValueError(
                     f"mask {index} must have the size of its map, got {shape} for a map of {checked.shape}: resize the "
@@ -93,32 +96,20 @@ class Pixels:
             yield checked, mask
 
 
-class Spool:
-    """What a one-shot iterator gave, in a file, to be read as often as needed."""
-
-    def __init__(self, maps: Maps, file: IO[bytes]) -> None:
-        self._file = file
-        self._length = 0
-        for index, values in enumerate(maps):
-            np.lib.format.write_array(file, checked_map(values, index), allow_pickle=False)
-            self._length += 1
-
-    def __iter__(self) -> Iterator[NDArray[Any]]:
-        self._file.seek(0)
-        for _ in range(self._length):
-            yield np.lib.format.read_array(self._file, allow_pickle=False)
-
-
 @contextmanager
-def opened(maps: Maps, masks: Masks) -> Iterator[Pixels]:
-    """Pixels that can be passed over again; the temporary files behind them are gone at the end."""
+def open_pixels(maps: Maps, masks: Masks) -> Iterator[Pixels]:
+    """Pixels that can be passed over again; their temporary files are deleted at the end."""
     with ExitStack() as stack:
-        truth = Truth(masks, stack.enter_context(tempfile.SpooledTemporaryFile(KEPT)))
-        one_shot = iter(maps) is maps
-        yield Pixels(Spool(maps, stack.enter_context(tempfile.TemporaryFile())) if one_shot else maps, truth)
+        truth = Truth(masks, stack.enter_context(tempfile.SpooledTemporaryFile(MASK_BYTES_IN_RAM)))
+        if iter(maps) is maps:  # an iterator gives its maps only once
+            spool = Spool(stack.enter_context(tempfile.TemporaryFile()))
+            for index, values in enumerate(maps):
+                spool.append(check_map(values, index))
+            maps = spool
+        yield Pixels(maps, truth)
 
 
-def checked_map(values: Any, index: int) -> AnyFloats:
+def check_map(values: Any, index: int) -> AnyFloats:
     """[H, W] as float32 where that is exact, else as float64."""
     array = np.asarray(values)
     if array.ndim != 2 or array.size == 0:
@@ -132,15 +123,15 @@ def checked_map(values: Any, index: int) -> AnyFloats:
     return array
 
 
-def checked_mask(mask: Any, index: int) -> Bools:
+def check_mask(mask: Any, index: int) -> Bools:
     """[H, W], True where the mask is not 0; refused if it could mean something else."""
     array = np.asarray(mask)
     if array.ndim != 2:
         raise ValueError(f"mask {index} must be [H, W], got shape {array.shape}")
     marked = array.astype(bool, copy=False)
     if array.dtype != bool and marked.any() and not (array[marked] == array.max()).all():
-        found = np.unique(array)
-        some = ", ".join(str(value) for value in found[:4]) + (", ..." if len(found) > 4 else "")
+        values = np.unique(array)
+        some = ", ".join(str(value) for value in values[:4]) + (", ..." if len(values) > 4 else "")
         raise ValueError(
             f"mask {index} must hold 0 and one other value (True, 1 or 255), got {some}: resize masks with nearest "
             "neighbour, or say which values are defects with a comparison such as mask > 127"
@@ -148,7 +139,7 @@ def checked_mask(mask: Any, index: int) -> Bools:
     return marked
 
 
-def checked_scores(scores: ArrayLike, labels: ArrayLike) -> tuple[AnyFloats, Bools]:
+def check_scores(scores: ArrayLike, labels: ArrayLike) -> tuple[AnyFloats, Bools]:
     """Scores [N] and labels [N] as arrays."""
     values, truth = np.asarray(scores), np.asarray(labels)
     if values.ndim != 1 or values.shape != truth.shape or len(values) == 0:
@@ -164,9 +155,14 @@ def checked_scores(scores: ArrayLike, labels: ArrayLike) -> tuple[AnyFloats, Boo
     return values, truth.astype(bool)
 
 
+def marked_box(mask: Bools) -> tuple[slice, slice]:
+    """The rows and columns from the first marked pixel to the last."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
+
+
 def region_sizes(mask: Bools) -> Ints:
     """For each marked pixel, in reading order, how many pixels its 8-connected region has [P]."""
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    box = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    box = mask[marked_box(mask)]
     labels = ndimage.label(box, TOUCHING)[0][box]
     return np.bincount(labels)[labels]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from procon.errors import ImageError
-from procon.evaluation.metrics import Metrics
+from procon.evaluation.metrics import MetricValues
 from procon.evaluation.paper.results import Result, backbone_name, fill_table, row_config
 from procon.evaluation.paper.tables import ALL, TABLES, Table, build_table
 from procon.evaluation.report import page
@@ -34,7 +34,7 @@ Progress = Callable[[int, int], None]
 class Brief:
     """What the head of the page says about a variant on a category."""
 
-    metrics: Metrics
+    metrics: MetricValues
     images: int
     defective: int
     missed: int

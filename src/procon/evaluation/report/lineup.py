@@ -11,7 +11,7 @@ from typing import Any
 from procon.config import Config
 from procon.errors import ConfigError, ImageError
 from procon.evaluation.data.datasets import BENCHMARKS, Category, Dataset
-from procon.evaluation.metrics import PIXEL_KEYS, Metrics, evaluate
+from procon.evaluation.metrics import PIXEL_KEYS, MetricValues, evaluate
 from procon.evaluation.paper.tables import build_table, spm
 from procon.evaluation.runs.raw import SHARED, Run, variant_name
 
@@ -49,15 +49,14 @@ def choose_stored(run: Run, wanted: Sequence[str] | None) -> list[str]:
     return [name for name in stored if not wanted or name in wanted]
 
 
-def measured(run: Run, category: str, variant: str) -> Metrics:
+def measured(run: Run, category: str, variant: str) -> MetricValues:
     """The metrics of a variant; where masks are needed and gone, those over images alone."""
     try:
         return run.measure(category, variant)
     except ImageError:
         raw = run.load(category, variant)
     metrics = evaluate(raw.scores, raw.labels)
-    for key in PIXEL_KEYS:
-        metrics.put(key, "a mask cannot be read")
+    metrics.reasons |= dict.fromkeys(PIXEL_KEYS, "a mask cannot be read")
     return metrics
 
 

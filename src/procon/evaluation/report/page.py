@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from procon.evaluation.metrics import Metrics
+from procon.evaluation.metrics import MetricValues
 from procon.evaluation.paper.results import Cell, Result
 from procon.evaluation.paper.tables import ALL, TITLES
 from procon.evaluation.report import charts
@@ -91,7 +91,7 @@ def facts(pairs: Sequence[tuple[str, str]]) -> str:
     return '<dl class="facts">' + "".join(f"<dt>{safe_text(k)}</dt><dd>{safe_text(v)}</dd>" for k, v in pairs) + "</dl>"
 
 
-def metric_strip(metrics: Metrics) -> str:
+def metric_strip(metrics: MetricValues) -> str:
     """The nine metrics in percent, with the reason where one is undefined."""
     parts = []
     for name in ALL:

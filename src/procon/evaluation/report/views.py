@@ -6,7 +6,7 @@ import numpy as np
 
 from procon.arrays import Bools
 from procon.errors import ImageError
-from procon.evaluation.metrics import LIMIT, Curve, Metrics, curves, image_curves
+from procon.evaluation.metrics import FPR_LIMIT, Curve, MetricValues, trace_curves, trace_image_curves
 from procon.evaluation.report import charts
 from procon.evaluation.report.cases import Survey, best_threshold, survey
 from procon.evaluation.report.lineup import measured
@@ -20,7 +20,7 @@ class View:
     """All that one pass over the maps of a variant gives."""
 
     raw: Raw
-    metrics: Metrics
+    metrics: MetricValues
     threshold: float | None
     """The image threshold with the best F1."""
     survey: Survey
@@ -48,7 +48,9 @@ class View:
             "histogram": charts.histogram("Image scores", scores[~labels], scores[labels], self.threshold),
             "roc": charts.curve_chart("ROC, area under it", roc, _RATE, "true positive rate"),
             "pr": charts.curve_chart("Precision over recall, AP", pr, "recall", "precision"),
-            "pro": charts.curve_chart(f"PRO to {LIMIT}, AUPRO", pro, f"{_RATE}, pixels", "share of regions", LIMIT),
+            "pro": charts.curve_chart(
+                f"PRO to {FPR_LIMIT}, AUPRO", pro, f"{_RATE}, pixels", "share of regions", FPR_LIMIT
+            ),
         }
 
     def _lines(self, name: str, areas: dict[str, str]) -> list[charts.ChartLine]:
@@ -69,8 +71,8 @@ def look(run: Run, category: str, variant: str) -> View:
         masks = list(lazy_masks)
     except ImageError:
         known, maps, masks = [], [], []
-    pixel = curves(maps, masks) if known else {}
+    pixel = trace_curves(maps, masks) if known else {}
     marked = {index: mask for index, mask in zip(known, masks, strict=True) if mask is not None}
-    image = image_curves(raw.scores, np.array(raw.labels))
+    image = trace_image_curves(raw.scores, np.array(raw.labels))
     threshold = best_threshold(raw.scores, raw.labels)
     return View(raw, metrics, threshold, survey(raw, known, maps, masks), marked, image, pixel)

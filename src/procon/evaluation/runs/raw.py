@@ -25,7 +25,7 @@ from procon.arrays import Floats
 from procon.config import Config, refuse
 from procon.errors import ConfigError
 from procon.evaluation.data.datasets import Dataset, Sample, open_dataset, read_mask
-from procon.evaluation.metrics import Metrics, evaluate
+from procon.evaluation.metrics import MetricValues, evaluate
 from procon.evaluation.runs.sweep import Sweep, VariantScores
 from procon.evaluation.runs.tokens import TokenCache
 from procon.files import atomic_path, atomic_text
@@ -205,7 +205,7 @@ class Run:
 
     # ------------------------------------------------------------------------------------------------ metrics
 
-    def measure(self, category: str, variant: str) -> Metrics:
+    def measure(self, category: str, variant: str) -> MetricValues:
         """The metrics of a variant on a category, from its raw results."""
         raw_path = self.raw_path(category, variant)
         path = self.folder / "metrics" / category / f"{variant}.json"
@@ -213,7 +213,7 @@ class Run:
         known = _read_json(path)
         if known is not None and known["raw"] == stamp:
             values = {name: float("nan") if value is None else value for name, value in known["metrics"].items()}
-            return Metrics(values, known["reasons"])
+            return MetricValues(values, known["reasons"])
         found = measure(self.load(category, variant))
         values = {name: None if np.isnan(value) else value for name, value in found.items()}
         with atomic_text(path) as stream:
@@ -302,14 +302,14 @@ class Run:
         return known[2], known[2].layers
 
 
-def measure(raw: Raw) -> Metrics:
+def measure(raw: Raw) -> MetricValues:
     """All metrics of raw results; images whose defect has no mask count for the image metrics alone."""
     known, maps, masks = raw.known_pixels()
     image = evaluate(raw.scores, np.array(raw.labels))
     pixel = evaluate(raw.scores[known], np.array(raw.labels)[known], maps, masks)
     values = {name: image[name] if name.startswith("i_") else pixel[name] for name in image}
     reasons = {name: why for part in (image, pixel) for name, why in part.reasons.items() if np.isnan(values[name])}
-    return Metrics(values, reasons)
+    return MetricValues(values, reasons)
 
 
 def _relative(path: Path, root: Path) -> str:
