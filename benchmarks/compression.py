@@ -24,8 +24,8 @@ from procon.config import CHOICES
 from procon.evaluation.data.datasets import read_mask
 from procon.evaluation.metrics import evaluate
 from procon.method.consensus import top_mean
-from procon.method.score import score
-from procon.model import file
+from procon.method.score import score_patches
+from procon.model.file import save_model
 from procon.vision.folders import read_layout
 from procon.vision.images import open_each
 
@@ -52,12 +52,12 @@ def measure(category: Path, weights: str) -> list[dict[str, Any]]:
         changed = replace(config, compression=compression)  # type: ignore[arg-type]
         layers = tuple(layer.compressed(compression) for layer in fitted.memory.layers)
         memory = replace(fitted.memory, layers=layers)
-        score(features[0], memory, changed)  # builds what is built once
+        score_patches(features[0], memory, changed)  # builds what is built once
         patch_scores: list[Tensor] = []
         times = []
         for image in features:
             begin = time.perf_counter()
-            patch_scores.append(score(image, memory, changed).scores)
+            patch_scores.append(score_patches(image, memory, changed).scores)
             times.append(time.perf_counter() - begin)
         stacked = torch.cat(patch_scores)
         scores = top_mean(stacked, config.top_ratio).numpy()
@@ -77,7 +77,7 @@ def model_mib(fitted: Detector, config: Config, memory: Any) -> float:
     """Size of the model file with this memory."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.procon"
-        file.write(path, replace(fitted.model, config=config, memory=memory))
+        save_model(path, replace(fitted.model, config=config, memory=memory))
         return round(path.stat().st_size / 2**20, 2)
 
 

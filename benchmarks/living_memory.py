@@ -25,7 +25,7 @@ from procon import Config, Detector
 from procon.evaluation.data.datasets import read_mask
 from procon.evaluation.metrics import evaluate
 from procon.method.consensus import top_mean
-from procon.method.score import score
+from procon.method.score import score_patches
 from procon.vision.folders import read_layout
 from procon.vision.images import open_each
 
@@ -49,7 +49,7 @@ class Judge:
     def __call__(self, detector: Detector) -> tuple[NDArray[Any], dict[str, float]]:
         """Scores of all test images, and how well they and the maps tell good from bad, in percent."""
         assert detector.memory is not None
-        maps: list[Tensor] = [score(image, detector.memory, detector.config).scores for image in self.features]
+        maps: list[Tensor] = [score_patches(image, detector.memory, detector.config).scores for image in self.features]
         stacked = torch.cat(maps)
         scores = top_mean(stacked, detector.config.top_ratio).numpy()
         found = evaluate(scores, self.labels, detector.reader.input_maps(stacked).numpy(), self.masks)

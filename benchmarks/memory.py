@@ -16,8 +16,7 @@ import torch
 from environment import write_rows
 from procon import Config
 from procon.method.projection import gaussian_matrix
-from procon.model.selection import build_layer
-from procon.model.store import FeatureStore
+from procon.model.selection import FeatureStore, build_layer
 from procon.results.cost import fit_bytes, resident_bytes
 
 PATCHES, DIMS = 784, [512] * 4

@@ -24,9 +24,9 @@ from procon import (
     NotFittedError,
     WeightsError,
 )
-from procon.method.score import score
+from procon.method.score import fuse, read_layers
 from procon.model import storage
-from procon.model.store import FeatureStore
+from procon.model.selection import FeatureStore
 from procon.prediction import Prediction
 from procon.vision.images import open_image, to_input
 from tests import reference
@@ -168,13 +168,12 @@ def test_statistics_of_good_images_put_layers_on_one_scale(tiny_backbone: Path, 
     assert detector.memory is not None
     pixels = torch.cat([pixels for _, pixels in detector.reader.extractor.batches(images)])
     features = detector.reader.extractor.features(pixels)
-    kept = [
-        score(
-            [layer[i : i + 1] for layer in features], detector.memory, detector.config, hidden=detector.memory.own([i])
-        ).maps
-        for i in range(len(images))
-    ]
-    maps = torch.cat(kept).double().numpy()
+    readings = []
+    for i in range(len(images)):
+        own, image = detector.memory.own([i]), [layer[i : i + 1] for layer in features]
+        layers = read_layers(image, detector.memory, detector.config, hidden=own)
+        readings.append(fuse(layers, detector.memory, detector.config).maps)
+    maps = torch.cat(readings).double().numpy()
     for index, layer in enumerate(detector.memory.layers):
         assert layer.scale == pytest.approx((maps[:, index].mean(), maps[:, index].std()), rel=1e-9)
     new = part_pixels(70)

@@ -31,7 +31,7 @@ from procon import Config, Detector
 from procon.evaluation.data.datasets import Category, open_dataset
 from procon.evaluation.runs.raw import Run, variant_name
 from procon.evaluation.runs.sweep import VariantScores
-from procon.model.verdict import judge
+from procon.model.verdict import make_prediction
 from procon.vision.images import open_image
 
 METRICS = ("i_auroc", "i_ap", "i_f1", "p_auroc", "p_ap", "p_f1", "aupro", "pauroc30")
@@ -166,7 +166,7 @@ def ours(config: Config, listed: Category) -> Outcome:
         started = time.perf_counter()
         picture = open_image(sample.path)
         (measured,) = detector.scorer.measure([detector.scorer.prepare(picture)], picture.size)
-        judge(detector.scorer, picture, measured)
+        make_prediction(detector.scorer, picture, measured)
         seconds.append(time.perf_counter() - started)
         scores.append(measured.score)
         maps.append(measured.input_map)

@@ -19,7 +19,7 @@ from procon.evaluation.data.datasets import Category
 from procon.method.consensus import bank_consensus, top_mean
 from procon.method.coreset import to_grid_
 from procon.method.projection import gaussian_matrix, project
-from procon.model.features import Extractor
+from procon.model.reader import Extractor
 from procon.model.selection import coreset_size, select_anchors
 from procon.vision.backbone import Backbone
 from procon.vision.images import open_image, to_input

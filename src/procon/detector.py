@@ -1,4 +1,4 @@
-"""The front door of the method: fit builds a memory of normal patches, predict asks it to explain new ones."""
+"""The public class: fit builds a memory of normal patches, predict scores how badly it explains new ones."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -8,25 +8,22 @@ from typing import Any, Self
 from procon.arrays import Box
 from procon.config import Config
 from procon.errors import ConfigError, ImageError, NotFittedError
-from procon.model import editing, file, verdict
+from procon.model import editing
 from procon.model.calibration import Calibration, FalseAlarms
-from procon.model.features import Extractor
+from procon.model.file import find_extractor, load_model, save_model
 from procon.model.fitting import fit_model
-from procon.model.history import Change
 from procon.model.memory import Memory
-from procon.model.model import Model
-from procon.model.reader import Reader
+from procon.model.model import Change, Model
+from procon.model.reader import Extractor, Reader
 from procon.model.scorer import ModelScorer
-from procon.model.suspects import LIMIT, Suspect, find_suspects
+from procon.model.suspects import SUSPECT_LIMIT, Suspect, find_suspects
 from procon.model.training import TrainingSources, list_good
+from procon.model.verdict import predict_each, predict_images
 from procon.prediction import Explanation, Prediction, Region
 from procon.progress import Progress, no_progress
 from procon.vision.backbone import Backbone, resolve_device
-from procon.vision.images import ImageLike, open_image
+from procon.vision.images import ImageLike, ImageLikes, open_image
 from procon.vision.scope import RoiLike
-
-Images = ImageLike | Iterable[ImageLike]
-Names = str | Path | Iterable[str | Path]
 
 
 class Detector:
@@ -50,8 +47,7 @@ class Detector:
         """
         self.config = config or Config()
         self.device = resolve_device(device)
-        self.sources = TrainingSources()
-        """Where the training images can be read again."""
+        self.sources = TrainingSources()  # Where the training images can be read again
         self._reader: Reader | None = None
         self._scorer: ModelScorer | None = None
         self._embeds_backbone = False
@@ -60,7 +56,7 @@ class Detector:
 
     def fit(
         self,
-        images: Images,
+        images: ImageLikes,
         *,
         progress: Progress | None = None,
         skip_bad: bool = False,
@@ -80,7 +76,7 @@ class Detector:
         self.sources.hold(self.model.memory.images, items)
         return self
 
-    def suspects(self, *, limit: float = LIMIT, progress: Progress | None = None) -> list[Suspect]:
+    def suspects(self, *, limit: float = SUSPECT_LIMIT, progress: Progress | None = None) -> list[Suspect]:
         """Every training image by how little the others explain it, worst first; those above ``limit`` are flagged.
 
         The images are read again from their paths. See :mod:`procon.model.suspects`.
@@ -94,18 +90,18 @@ class Detector:
 
     # --------------------------------------------------------------------------------------------------- predict
 
-    def predict(self, images: Images) -> Any:
+    def predict(self, images: ImageLikes) -> Any:
         """Score one image (gives a :class:`Prediction`), or a folder or list of images (gives a list of them).
 
         If some images cannot be used, :class:`BatchError` carries the predictions of the others.
         """
-        return verdict.predict(self.scorer, images)
+        return predict_images(self.scorer, images)
 
     def predict_each(self, images: Iterable[ImageLike]) -> Iterator[Prediction | ImageError]:
         """Predictions one by one, in order; an image that cannot be used yields its error and the rest goes on."""
-        return verdict.predict_each(self.scorer, images)
+        return predict_each(self.scorer, images)
 
-    def score(self, images: Images) -> Any:
+    def score(self, images: ImageLikes) -> Any:
         """The image score alone: a number for one image, a list of numbers for several."""
         result = self.predict(images)
         return [prediction.score for prediction in result] if isinstance(result, list) else result.score
@@ -122,7 +118,11 @@ class Detector:
     # ------------------------------------------------------------------------------------------------------ edit
 
     def calibrate(
-        self, images: Images | None = None, *, false_alarm_rate: float | None = None, progress: Progress | None = None
+        self,
+        images: ImageLikes | None = None,
+        *,
+        false_alarm_rate: float | None = None,
+        progress: Progress | None = None,
     ) -> Self:
         """Compute the threshold again.
 
@@ -134,15 +134,15 @@ class Detector:
 
     def set_threshold(self, score: float) -> Self:
         """Call parts anomalous above ``score``, until the next :meth:`calibrate`."""
-        return self._edited(editing.set_threshold(self.model, self._editor(None), score))
+        return self._edited(editing.fix_threshold(self.model, score))
 
-    def measure_false_alarms(self, images: Images, *, progress: Progress | None = None) -> FalseAlarms:
+    def measure_false_alarms(self, images: ImageLikes, *, progress: Progress | None = None) -> FalseAlarms:
         """How many good images exceed the threshold; none of them may be in the memory or behind the threshold."""
         return editing.measure_false_alarms(self.model, self._editor(progress), images)
 
     def partial_fit(
         self,
-        images: Images,
+        images: ImageLikes,
         *,
         progress: Progress | None = None,
         skip_bad: bool = False,
@@ -157,7 +157,9 @@ class Detector:
         editor = self._editor(progress, keep_scores)
         return self._edited(editing.add(self.model, editor, images, skip_bad, thumbnails))
 
-    def forget(self, images: Names, *, progress: Progress | None = None, keep_scores: bool = False) -> Self:
+    def forget(
+        self, images: str | Path | Iterable[str | Path], *, progress: Progress | None = None, keep_scores: bool = False
+    ) -> Self:
         """Remove training images, by name, and everything that came from them: anchors, scores, thumbnails.
 
         A copy of the same content under another name is removed too. The threshold is computed again.
@@ -223,7 +225,7 @@ class Detector:
     def save(self, path: str | Path, *, embed_backbone: bool | None = None) -> Path:
         """Write one ``.procon`` file, atomically; with ``embed_backbone`` (default: as loaded) with the weights."""
         embed = self._embeds_backbone if embed_backbone is None else embed_backbone
-        file.write(Path(path), self.model, self.reader.extractor.backbone.state() if embed else None)
+        save_model(Path(path), self.model, self.reader.extractor.backbone.state() if embed else None)
         return Path(path)
 
     @classmethod
@@ -241,9 +243,9 @@ class Detector:
         with, and are recognised by their values, not their file. ``training`` says where the training images are if
         they have moved: evidence shows them, and a changed memory is calibrated on them again.
         """
-        model, embedded = file.read(Path(path), weights)
+        model, embedded = load_model(Path(path), weights)
         detector = cls(model.config, device=device)
-        detector._reader = Reader(file.find_extractor(Path(path), model, embedded, detector.device), model.config)
+        detector._reader = Reader(find_extractor(Path(path), model, embedded, detector.device), model.config)
         detector.model = replace(model, memory=model.memory.to(detector.device))
         detector.sources.folder = None if training is None else Path(training)
         detector._embeds_backbone = bool(embedded)

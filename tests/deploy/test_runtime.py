@@ -253,7 +253,7 @@ def test_regions_of_a_noisy_map_are_those_of_scipy() -> None:
 @settings(max_examples=60, deadline=None)
 def test_maps_are_resized_as_torch_does(shape: tuple[int, int], size: tuple[int, int], seed: int) -> None:
     heatmap = np.random.default_rng(abs(seed)).random(shape).astype(np.float32)
-    expected = maps.resize_map(torch.from_numpy(heatmap)[None], size)[0].numpy()
+    expected = maps.resize_maps(torch.from_numpy(heatmap)[None], size)[0].numpy()
     np.testing.assert_allclose(resize_map(heatmap, size), expected, rtol=0, atol=1e-5)  # torch places pixels in fp32
 
 

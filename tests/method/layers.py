@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from procon import Config
-from procon.method.neighbors import Banks
+from procon.method.coreset import k_center_from_grid, to_grid
+from procon.method.neighbors import Banks, nearest_in_banks
 from procon.method.score import read_layer
 
 
@@ -26,6 +27,19 @@ class PlainLayer:
 
 def one_bank(anchors: Tensor) -> PlainLayer:
     return PlainLayer(Banks(anchors.float(), torch.arange(len(anchors)).unsqueeze(0)))
+
+
+def nearest(queries: Tensor, anchors: Tensor, k: int, **options: Any) -> tuple[Tensor, Tensor]:
+    """The k nearest of a single memory [M, D]: squared distances and indices, both [Q, k]."""
+    banks = Banks(anchors.float(), torch.arange(len(anchors), device=anchors.device).unsqueeze(0))
+    distances, indices = nearest_in_banks(queries, banks, k, **options)
+    return distances[0], indices[0]
+
+
+def k_center_from(points: Tensor, centers: Tensor, size: int, *, block: int = 2048) -> Tensor:
+    """Picks [size] among points [N, d] that continue from ``centers`` [C, d], both rounded to one grid."""
+    grid = to_grid(torch.cat([centers, points]))
+    return k_center_from_grid(grid[len(centers) :], grid[: len(centers)], size, block=block)
 
 
 def soft_residual(

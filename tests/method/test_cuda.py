@@ -42,7 +42,7 @@ def clustered(count: int, dims: int, seed: int) -> torch.Tensor:
 def test_picks_equal_those_of_the_cpu(points: torch.Tensor, block: int) -> None:
     starts = [0, 7, len(points) - 1]
     heard: list[int] = []
-    picks = k_center(points.cuda(), 250, starts, block=block, progress=heard.append)
+    picks = k_center(points.cuda(), 250, starts, block=block, on_pick=heard.append)
     assert picks.is_cuda
     assert torch.equal(picks.cpu(), k_center(points, 250, starts))
     assert heard == sorted(heard)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import ndimage
 
-from procon.method.maps import gaussian_blur, pixel_map, reflect_index, resize_map
+from procon.method.maps import gaussian_blur, pixel_map, reflect_index, resize_maps
 from tests import reference
 
 TOLERANCE = 1e-5
@@ -57,12 +57,12 @@ def test_edges_are_reflected_for_any_radius(size: int, radius: int) -> None:
 def test_resize_equals_the_reference(size: tuple[int, int]) -> None:
     scores = make_maps(5, 1, 5, 7)
     expected = reference.bilinear(scores[0].double().numpy(), *size)
-    np.testing.assert_allclose(resize_map(scores, size)[0].numpy(), expected, rtol=TOLERANCE)
+    np.testing.assert_allclose(resize_maps(scores, size)[0].numpy(), expected, rtol=TOLERANCE)
 
 
 def test_resize_to_the_same_size_is_the_map_itself() -> None:
     scores = make_maps(6, 2, 5, 7)
-    assert torch.equal(resize_map(scores, (5, 7)), scores)
+    assert torch.equal(resize_maps(scores, (5, 7)), scores)
 
 
 def test_pixel_map_resizes_then_blurs() -> None:

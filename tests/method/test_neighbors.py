@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from procon.method.neighbors import Banks, nearest, nearest_in_banks
+from procon.method.neighbors import Banks, nearest_in_banks
 from tests import reference
+from tests.method.layers import nearest
 
 KINDS = ("gaussian", "lattice", "duplicated", "tiny", "huge", "offset")
 DISTANCE_RTOL = 3e-6  # a sum of 16 squared fp32 differences: (16 + 3) * 2^-24, doubled and rounded up

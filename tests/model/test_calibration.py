@@ -14,7 +14,7 @@ from procon.model.calibration import (
     CONFIDENCE,
     Calibration,
     conformal_rank,
-    false_alarms,
+    estimate_false_alarms,
     images_needed,
     tolerance_rate,
 )
@@ -88,7 +88,7 @@ def test_a_higher_score_never_has_a_higher_p_value(scores: list[float], one: flo
 
 @pytest.mark.parametrize(("images", "rate"), [(1, 0.01), (9, 0.01), (20, 0.05), (59, 0.01), (99, 0.01), (60, 0.2)])
 @pytest.mark.parametrize("digits", [1, 17])  # 1: most scores are tied
-def test_good_parts_raise_no_more_false_alarms_than_promised(images: int, rate: float, digits: int) -> None:
+def test_good_parts_raise_no_more_estimate_false_alarms_than_promised(images: int, rate: float, digits: int) -> None:
     random = np.random.default_rng(images)
     draws = np.sort(random.gamma(3, size=(REPETITIONS, images)).round(digits), axis=1)
     new = random.gamma(3, size=REPETITIONS).round(digits)
@@ -237,27 +237,27 @@ def test_it_survives_a_file() -> None:
 @given(st.integers(1, 300), st.data())
 def test_the_interval_is_that_of_clopper_and_pearson(images: int, data: st.DataObject) -> None:
     flagged = data.draw(st.integers(0, images))
-    found = false_alarms(flagged, images)
+    found = estimate_false_alarms(flagged, images)
     expected = stats.binomtest(flagged, images).proportion_ci(0.95, method="exact")
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
     assert found.low <= found.rate <= found.high
 
 
-def test_a_false_alarms_in_words() -> None:
-    assert false_alarms(1, 26).describe(1 / 55, 0.054) == (
+def test_a_estimate_false_alarms_in_words() -> None:
+    assert estimate_false_alarms(1, 26).describe(1 / 55, 0.054) == (
         "1 of 26 good images exceed the threshold: 3.8%, 95% Clopper-Pearson interval 0.1% to 19.6%, which agrees with "
         "the 1.8% promised on average"
     )
-    assert "above the 5.3% promised on average, within the 15.3% at 95% confidence" in false_alarms(7, 26).describe(
-        1 / 19, 0.1533
-    )
-    assert "MORE than the 5.4% that hold with 95% confidence" in false_alarms(9, 26).describe(1 / 55, 0.054)
+    assert "above the 5.3% promised on average, within the 15.3% at 95% confidence" in estimate_false_alarms(
+        7, 26
+    ).describe(1 / 19, 0.1533)
+    assert "MORE than the 5.4% that hold with 95% confidence" in estimate_false_alarms(9, 26).describe(1 / 55, 0.054)
     with pytest.raises(ValueError, match="got 3 of 2"):
-        false_alarms(3, 2)
+        estimate_false_alarms(3, 2)
 
 
 def test_the_interval_covers_the_true_rate_at_least_19_times_of_20() -> None:
-    found = [false_alarms(count, 40) for count in range(41)]
+    found = [estimate_false_alarms(count, 40) for count in range(41)]
     for rate in (0.001, 0.01, 0.1, 0.5):
         missed = sum(stats.binom.pmf(one.flagged, 40, rate) for one in found if not one.low <= rate <= one.high)
         assert missed <= 1 - CONFIDENCE

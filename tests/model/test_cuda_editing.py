@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from procon import Detector
-from procon.method.coreset import k_center_from
 from tests.conftest import part_pixels, tiny_config
+from tests.method.layers import k_center_from
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 

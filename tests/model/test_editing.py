@@ -11,12 +11,11 @@ import torch
 from PIL import Image
 
 from procon import ConfigError, Detector, ImageError, NotFittedError
-from procon.method.coreset import k_center_from
-from procon.model.growth import extended, growth, merged, without
 from procon.model.memory import LayerMemory, Memory
-from procon.model.store import FeatureStore
+from procon.model.selection import FeatureStore, add_images, growth_size, merge_memories, remove_images
 from procon.model.training import TrainingImage
 from tests.conftest import part_pixels, tiny_config, with_model, write_tiny_backbone
+from tests.method.layers import k_center_from
 
 CPU = torch.device("cpu")
 
@@ -108,10 +107,10 @@ def make_memory(seed: int, images: int, patches: int, size: int, dim: int = 6) -
 
 
 def test_growth_is_the_ratio_of_the_new_patches() -> None:
-    assert growth(784, 0.05, 2000, None) == 39
-    assert growth(784, 0.05, 2000, 2010) == 10
-    assert growth(784, 0.05, 2000, 2000) == growth(784, 0.05, 2001, 2000) == 0
-    assert growth(25, 0.01, 9, None) == 1  # an image adds something
+    assert growth_size(784, 0.05, 2000, None) == 39
+    assert growth_size(784, 0.05, 2000, 2010) == 10
+    assert growth_size(784, 0.05, 2000, 2000) == growth_size(784, 0.05, 2001, 2000) == 0
+    assert growth_size(25, 0.01, 9, None) == 1  # an image adds something
 
 
 def test_extending_continues_each_banks_traversal() -> None:
@@ -122,7 +121,7 @@ def test_extending_continues_each_banks_traversal() -> None:
         store.put(0, [new.view(2, 10, 6)])
         described = [TrainingImage(name, (10, 10), f"file:{name}") for name in ("x", "y")]
         heard: list[int] = []
-        grown = extended(memory, store, described, [selection], 7, CPU, heard.append)
+        grown = add_images(memory, store, described, [selection], 7, CPU, heard.append)
     (before,), (after,) = memory.layers, grown.layers
     assert grown.images == (*memory.images, *described)
     assert heard == [7, 14]
@@ -137,7 +136,7 @@ def test_extending_continues_each_banks_traversal() -> None:
 @pytest.mark.parametrize("gone", [{0}, {3}, {1, 2}])
 def test_forgetting_leaves_the_anchors_of_the_others(gone: set[int]) -> None:
     memory, features = make_memory(5, 4, 10, 15)
-    rest = without(memory, gone)
+    rest = remove_images(memory, gone)
     assert [image.name for image in rest.images] == [f"5/{i}" for i in range(4) if i not in gone]
     kept = [[origin for origin in layer if int(origin[0].split("/")[1]) not in gone] for layer in origins(memory)[0]]
     length = min(map(len, kept))
@@ -149,7 +148,7 @@ def test_forgetting_leaves_the_anchors_of_the_others(gone: set[int]) -> None:
 
 def test_forgetting_in_steps_or_at_once_is_the_same_where_no_bank_is_shortened() -> None:
     memory, _ = make_memory(2, 5, 8, 40)  # every patch is an anchor of both banks
-    steps, at_once = without(without(memory, {1}), {2}), without(memory, {1, 3})
+    steps, at_once = remove_images(remove_images(memory, {1}), {2}), remove_images(memory, {1, 3})
     assert origins(steps) == origins(at_once)
     assert vectors(steps) == vectors(at_once)
 
@@ -158,7 +157,7 @@ def test_forgetting_in_steps_or_at_once_is_the_same_where_no_bank_is_shortened()
 def test_a_merged_bank_is_a_traversal_of_both(cap: int | None) -> None:
     one, _ = make_memory(1, 3, 10, 9)
     other, _ = make_memory(2, 2, 10, 8)
-    both = merged(one, other, [None], cap)
+    both = merge_memories(one, other, [None], cap)
     assert both.images == one.images + other.images
     for bank in range(2):
         union = origins(one)[0][bank] + origins(other)[0][bank]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from procon.errors import ImageError
 from procon.method.projection import gaussian_matrix
-from procon.model.features import Extractor
+from procon.model.reader import Extractor
 from procon.vision.backbone import Backbone
 from procon.vision.images import Picture, open_image, to_input
 from tests.conftest import part_pixels, tiny_config

@@ -11,8 +11,7 @@ from torch import Tensor
 from procon.method.coreset import k_center, to_grid
 from procon.method.projection import gaussian_matrix
 from procon.model.memory import LayerMemory, Memory
-from procon.model.selection import build_layer, coreset_size, select_anchors
-from procon.model.store import FeatureStore
+from procon.model.selection import FeatureStore, build_layer, coreset_size, select_anchors
 from procon.model.training import TrainingImage
 
 CPU = torch.device("cpu")
@@ -135,7 +134,7 @@ def test_selecting_leaves_the_features_as_they_were() -> None:
     features = make_features(2, 90, 6)
     store = filled(features)
     build_layer(store, 0, None, 20, (1,), CPU)
-    assert torch.equal(store.read(0, slice(0, 90)), features)
+    assert torch.equal(store._read_rows(0, slice(0, 90)), features)
 
 
 def test_a_whole_layer_in_every_bank_is_stored_once() -> None:

@@ -16,7 +16,7 @@ from procon.errors import ModelFileError
 from procon.files import atomic_path, atomic_text
 from procon.model import storage
 from procon.model.storage import (
-    FORMAT,
+    MODEL_FORMAT,
     read_metadata,
     read_model,
     rewrite_metadata,
@@ -55,7 +55,7 @@ def refusal(path: Path) -> str:
 def test_round_trip(model: Path) -> None:
     tensors, metadata = read_model(model)
     assert {name: metadata[name] for name in METADATA} == METADATA
-    assert metadata["format"] == FORMAT
+    assert metadata["format"] == MODEL_FORMAT
     assert read_metadata(model) == metadata
     assert tensors.keys() == make_tensors().keys()
     for name, tensor in make_tensors().items():
@@ -163,10 +163,13 @@ def test_trailing_bytes_are_called_corrupted(model: Path) -> None:
 
 
 def test_a_newer_format_asks_for_an_upgrade(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "FORMAT", FORMAT + 1)
+    monkeypatch.setattr(storage, "MODEL_FORMAT", MODEL_FORMAT + 1)
     write_model(model, make_tensors(), METADATA)
     monkeypatch.undo()
-    assert f"has format {FORMAT + 1}, this release reads up to {FORMAT}; upgrade with: pip install" in refusal(model)
+    assert (
+        f"has format {MODEL_FORMAT + 1}, this release reads up to {MODEL_FORMAT}; upgrade with: pip install"
+        in refusal(model)
+    )
 
 
 @pytest.mark.parametrize(

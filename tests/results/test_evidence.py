@@ -15,9 +15,9 @@ from torch import Tensor
 
 from procon import Config, ConfigError, Detector, Explanation, NotFittedError, Region
 from procon.method.neighbors import nearest_in_banks
-from procon.method.score import score
-from procon.model.explanation import contributions
+from procon.method.score import score_patches
 from procon.model.memory import Memory
+from procon.model.scorer import contributions
 from procon.prediction import Anchor, LayerEvidence
 from procon.results.evidence import draw_evidence, write_evidence
 from procon.vision.backbone import Backbone
@@ -106,7 +106,7 @@ def test_evidence_adds_up_to_the_score_of_the_patch(tiny_backbone: Path, overrid
     detector.fit([part_pixels(seed) for seed in range(4)])
     image = part_pixels(50, defect=True)
     features, memory, config = features_of(detector, image), memory_of(detector), detector.config
-    reading = score(features, memory, config)
+    reading = score_patches(features, memory, config)
     scores, maps = reading.scores[0], reading.maps[0]
     for xy in ((40, 50), (0, 0), (79, 95)):
         found = detector.explain(image, xy)

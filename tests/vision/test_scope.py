@@ -173,14 +173,14 @@ def test_background_enters_neither_memory_nor_score_nor_threshold_nor_map(tiny_b
 
 def test_scores_are_those_of_the_patches_that_count(tiny_backbone: Path) -> None:
     """By hand: the residuals of the counted patches alone, temperature and top-mean too."""
-    from procon.method.score import score
+    from procon.method.score import score_patches
 
     detector = fit(tiny_backbone, top_ratio=0.2)
     memory, config = memory_of(detector), detector.config
     rows = scope_for(config, memory.roi, (96, 80)).rows
     picture = Picture(part_pixels(21))
     features = detector.reader.extractor.features(detector.reader.extractor.prepare(picture).unsqueeze(0))
-    alone = score([layer[:, rows] for layer in features], memory, config).scores[0]
+    alone = score_patches([layer[:, rows] for layer in features], memory, config).scores[0]
     count = max(1, round(0.2 * len(rows)))
     assert detector.predict(picture.pixels).score == pytest.approx(float(alone.sort().values[-count:].mean()), rel=1e-6)
 

@@ -126,13 +126,13 @@ def _choices(name: str, text: str | None, allowed: Sequence[str]) -> list[str]:
 
 def _list_suspects(detector: "Detector", output: Path) -> set[str]:
     """Print the suspects, write a page about them next to the model, and return their names."""
-    from procon.model.suspects import LIMIT
+    from procon.model.suspects import SUSPECT_LIMIT
     from procon.results.suspect_page import write_suspects
 
     with progress() as report:
         ranked = detector.suspects(progress=report)
     page = output.with_name(f"{output.stem}-suspects.html")
-    write_suspects(page, detector, ranked, LIMIT)
+    write_suspects(page, detector, ranked, SUSPECT_LIMIT)
     flagged = [suspect for suspect in ranked if suspect.flagged]
     for suspect in flagged:
         left, top, right, bottom = suspect.box

@@ -85,7 +85,7 @@ def threshold(
 def _write(model: Path, before: "Calibration | None", after: "Calibration") -> "Calibration":
     from procon.model.calibration import change_note
     from procon.model.file import write_calibration
-    from procon.model.history import Change, utc
+    from procon.model.model import Change, utc
 
     write_calibration(model, after, Change(utc(), "threshold", note=change_note(before, after)))
     return after

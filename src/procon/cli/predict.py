@@ -84,14 +84,14 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print the metadata as JSON.")] = False,
 ) -> None:
     """Say what a model file holds."""
-    from procon.model.file import facts
+    from procon.model.file import describe_file
     from procon.model.storage import read_metadata
     from procon.results.cost import human_bytes
 
     if as_json:
         typer.echo(json.dumps(read_metadata(model), indent=2))
         return
-    lines = [("file", f"{model} ({human_bytes(model.stat().st_size)})"), *facts(model)]
+    lines = [("file", f"{model} ({human_bytes(model.stat().st_size)})"), *describe_file(model)]
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         typer.echo(f"{name:<{width}}  {value}")

@@ -12,8 +12,7 @@ from procon.config import Config
 from procon.deploy.manifest import Threshold, is_exported, read_manifest
 from procon.deploy.sessions import Session, open_session
 from procon.errors import ImageError, ModelFileError
-from procon.model import verdict
-from procon.model.verdict import Measurement, Predictor
+from procon.model.verdict import Measurement, Predictor, predict_each, predict_images
 from procon.prediction import Prediction
 from procon.vision.images import WORKERS, ImageLike, Picture, to_input
 
@@ -66,11 +65,11 @@ class Runtime:
 
         If some images cannot be used, :class:`BatchError` carries the predictions of the others.
         """
-        return verdict.predict(self, images)
+        return predict_images(self, images)
 
     def predict_each(self, images: Iterable[ImageLike]) -> Iterator[Prediction | ImageError]:
         """Predictions one by one, in order; an image that cannot be used yields its error and the rest goes on."""
-        return verdict.predict_each(self, images)
+        return predict_each(self, images)
 
     def prepare(self, picture: Picture) -> Floats:
         """The picture as the input [3, H, W] of the model."""

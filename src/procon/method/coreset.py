@@ -9,6 +9,7 @@ best inside. Every pick is the pick the textbook loop makes.
 import math
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ from torch import Tensor
 _COLUMNS = 256  # picks per product: with 2,048 points, 4 MiB of distances that stay in cache
 _GRID_BITS = 24  # a coordinate fits fp32, and a squared distance of 2 * 24 + 2 bits fits fp64
 _ROWS = 65_536  # rows converted to fp64 at a time
+
+OnPick = Callable[[int], None] | None
+"""Called with the number of picks made so far, of all starts."""
 
 
 def to_grid(points: Tensor) -> Tensor:
@@ -40,31 +44,19 @@ def to_grid_(points: Tensor) -> Tensor:
     return points
 
 
-def k_center(
-    points: Tensor,
-    size: int,
-    starts: Sequence[int],
-    *,
-    block: int = 2048,
-    progress: Callable[[int], None] | None = None,
-) -> Tensor:
+def k_center(points: Tensor, size: int, starts: Sequence[int], *, block: int = 2048, on_pick: OnPick = None) -> Tensor:
     """Farthest-point picks from each start: points [N, d] -> indices [len(starts), size], int64, in order of picking.
 
     Pick t is the point farthest from picks 0..t-1 (ties to the lowest index). ``block`` is how many points the greedy
-    loop runs on at a time: it changes the time, never the picks. ``progress`` hears the picks made so far.
+    loop runs on at a time: it changes the time, never the picks.
     """
     if points.ndim != 2 or not len(points):
         raise ValueError(f"points must be [N, d] with N of at least 1, got {list(points.shape)}")
-    return k_center_on_grid(to_grid(points), size, starts, block=block, progress=progress)
+    return k_center_on_grid(to_grid(points), size, starts, block=block, on_pick=on_pick)
 
 
 def k_center_on_grid(
-    grid: Tensor,
-    size: int,
-    starts: Sequence[int],
-    *,
-    block: int = 2048,
-    progress: Callable[[int], None] | None = None,
+    grid: Tensor, size: int, starts: Sequence[int], *, block: int = 2048, on_pick: OnPick = None
 ) -> Tensor:
     """:func:`k_center` of points that :func:`to_grid` already rounded."""
     if not 1 <= size <= len(grid):
@@ -76,36 +68,25 @@ def k_center_on_grid(
     if grid.is_cuda and find_spec("triton") is not None:
         from procon.method.cuda.coreset import greedy_cuda
 
-        return greedy_cuda(grid, size, starts, block, progress)
+        return greedy_cuda(grid, size, starts, block, on_pick)
     picks = torch.empty(len(starts), size, dtype=torch.int64, device=grid.device)
     norms, bounds = _first_pass(grid, starts)
     for row, start in enumerate(starts):
-        done = row * size
 
-        def report(count: int, done: int = done) -> None:
-            if progress is not None:
-                progress(done + count)
+        def report(count: int, done: int = row * size) -> None:
+            if on_pick is not None:
+                on_pick(done + count)
 
         picks[row] = _greedy(grid, norms, bounds[row], size, start, block, report)
     return picks
 
 
-def k_center_from(points: Tensor, centers: Tensor, size: int, *, block: int = 2048) -> Tensor:
+def k_center_from_grid(grid: Tensor, centers: Tensor, size: int, *, block: int = 2048) -> Tensor:
     """Farthest-point picks that continue from ``centers`` [C, d]: points [N, d] -> indices [size], int64, in order.
 
-    Pick t is the point farthest from all centres and from picks 0..t-1 (ties to the lowest index).
+    Pick t is the point farthest from all centres and from picks 0..t-1 (ties to the lowest index). :func:`to_grid`
+    must have rounded points and centres together, to one scale.
     """
-    if points.ndim != 2 or centers.ndim != 2 or points.shape[1] != centers.shape[1] or not len(centers):
-        raise ValueError(
-            "points and centers must be [N, d] and [C, d] with C of at least 1, "
-            f"got {list(points.shape)} and {list(centers.shape)}"
-        )
-    grid = to_grid(torch.cat([centers, points]))  # together: one scale for both
-    return k_center_from_grid(grid[len(centers) :], grid[: len(centers)], size, block=block)
-
-
-def k_center_from_grid(grid: Tensor, centers: Tensor, size: int, *, block: int = 2048) -> Tensor:
-    """:func:`k_center_from` of points and centres that :func:`to_grid` already rounded, to one scale."""
     if not 0 <= size <= len(grid):
         raise ValueError(f"size must be from 0 to the number of points {len(grid)}, got {size}")
     if block < 1:
@@ -131,8 +112,8 @@ def densest(grid: Tensor, picks: Tensor, size: int) -> Tensor:
     sizes = centers.square().sum(dim=1)
     nearest = [torch.addmm(sizes, rows.double(), centers.T, alpha=-2).argmin(dim=1) for rows in grid.split(2048)]
     population = torch.bincount(torch.cat(nearest), minlength=len(picks))
-    kept = population.sort(descending=True, stable=True).indices[:size]
-    return picks[kept.sort().values]
+    fullest = population.sort(descending=True, stable=True).indices[:size]
+    return picks[fullest.sort().values]
 
 
 def _first_pass(grid: Tensor, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -150,13 +131,7 @@ def _first_pass(grid: Tensor, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 
 def _greedy(
-    grid: Tensor,
-    norms: Tensor,
-    bounds: Tensor,
-    size: int,
-    start: int | None,
-    block: int,
-    report: Callable[[int], None],
+    grid: Tensor, norms: Tensor, bounds: Tensor, size: int, start: int | None, block: int, report: Callable[[int], None]
 ) -> Tensor:
     """The picks [size] of one start, or from ``bounds`` to earlier centres where ``start`` is None.
 
@@ -187,7 +162,7 @@ def _greedy(
     return picks
 
 
-def _precedes(values: Tensor, indices: Tensor, value: float, index: int) -> Tensor:
+def _precedes(values: Any, indices: Any, value: float, index: int) -> Any:
     """Where (values, indices) come before (value, index) in the order of picking: farther first, then lower index."""
     return (values > value) | ((values == value) & (indices < index))
 
@@ -239,14 +214,11 @@ def _pick_among(
     chosen: list[int] = []
     while len(chosen) < most:
         best = int(values.argmax())  # the first maximum: the lowest index, as `ahead` ascends
-        if not _comes_first(float(values[best]), int(indices[best]), rival):
+        value = float(values[best])
+        if value < 0 or not _precedes(value, int(indices[best]), *rival):
             break
         chosen.append(best)
         np.minimum(values, distances[best], out=values)
         values[best] = -1.0
     bounds[ahead] = torch.from_numpy(values).to(bounds.device)
     return ahead[chosen]
-
-
-def _comes_first(value: float, index: int, rival: tuple[float, int]) -> bool:
-    return value >= 0 and (value > rival[0] or (value == rival[0] and index < rival[1]))

@@ -9,10 +9,10 @@ from torch.nn import functional
 
 def pixel_map(scores: Tensor, size: tuple[int, int], sigma: float) -> Tensor:
     """Patch scores [N, rows, columns] to pixels [N, height, width]: bilinear, then a blur of ``sigma`` pixels."""
-    return gaussian_blur(resize_map(scores, size), sigma)
+    return gaussian_blur(resize_maps(scores, size), sigma)
 
 
-def resize_map(maps: Tensor, size: tuple[int, int]) -> Tensor:
+def resize_maps(maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Bilinear, pixel centres aligned: [N, h, w] -> [N, height, width]."""
     if tuple(maps.shape[-2:]) == size:
         return maps

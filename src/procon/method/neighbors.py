@@ -22,10 +22,8 @@ _CELLS = 2**19  # floats of differences held at a time: 2 MiB, so that they stay
 class Banks:
     """Memories that share anchors, with what a search needs to know about them, computed once."""
 
-    anchors: Tensor
-    """[U, D] float32: the anchors of all banks, each once."""
-    rows: Tensor
-    """[B, M] int64: the rows of ``anchors`` that each bank holds."""
+    anchors: Tensor  # [U, D] float32: the anchors of all banks, each once
+    rows: Tensor  # [B, M] int64: the rows of ``anchors`` that each bank holds
     propose: Callable[[Tensor, int], Tensor] | None = None
     """An approximate search: queries [Q, D] and a count to candidate rows [Q, count], -1 where it found fewer."""
 
@@ -61,22 +59,6 @@ class Banks:
         from procon.method.cuda.neighbors import PackedBanks
 
         return PackedBanks(self.anchors, self.rows)
-
-
-def single(anchors: Tensor) -> Banks:
-    """One bank that holds every anchor [M, D]."""
-    return Banks(anchors.float(), torch.arange(len(anchors), device=anchors.device).unsqueeze(0))
-
-
-def nearest(
-    queries: Tensor, anchors: Tensor, k: int, *, exclude: Tensor | None = None, block: int = 392
-) -> tuple[Tensor, Tensor]:
-    """The k nearest anchors of each query: (squared distances [Q, k] ascending, indices [Q, k]), ties by index.
-
-    ``queries`` [Q, D], ``anchors`` [M, D]; ``exclude`` [M] hides anchors. See :func:`nearest_in_banks`.
-    """
-    distances, indices = nearest_in_banks(queries, single(anchors), k, exclude=exclude, block=block)
-    return distances[0], indices[0]
 
 
 def nearest_in_banks(

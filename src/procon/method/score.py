@@ -2,9 +2,9 @@
 
     neighbours -> weights -> residuals of every bank -> median over banks -> mean over layers -> scores of patches
 
-:func:`score` returns everything it found on the way. Prediction, explanation, calibration, the levels of anchors,
-suspects and sweeps over configurations all use what it returns. The CUDA kernels (``method.cuda``) and the exported
-graph (``deploy.scoring``) are the only other forms of the method, and tests compare both with this one.
+:func:`score_patches` returns all intermediate results. Prediction, explanation, calibration, the levels of anchors,
+suspects and sweeps over configurations use them. The CUDA kernels (``method.cuda``) and the exported graph
+(``deploy.scoring``) are the only other forms of the method, and tests compare both with this one.
 """
 
 import math
@@ -60,23 +60,33 @@ class Banked(Protocol):
 class LayerReading:
     """What the banks of one layer say about the P patches of N images."""
 
-    residuals: Tensor
-    """r_{l,b,p}: [N, B, P]."""
-    distances: Tensor | None = None
-    """[N, B, P, k]: squared distances to the nearest anchors. None where a CUDA kernel keeps them to itself."""
-    rows: Tensor | None = None
-    """[N, B, P, k]: which anchors these are."""
-    weights: Tensor | None = None
-    """[N, B, P, k]: their weights in the soft projection."""
+    residuals: Tensor  # r_{l,b,p}: [N, B, P]
+    distances: Tensor | None = None  # [N, B, P, k]: squared, to the nearest anchors; None where a CUDA kernel ran
+    rows: Tensor | None = None  # [N, B, P, k]: which anchors these are
+    weights: Tensor | None = None  # [N, B, P, k]: their weights in the soft projection
 
     def image(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
         """Residuals [B, P], weights and rows [B, P, k] of one image."""
         assert self.weights is not None and self.rows is not None
         return self.residuals[number], self.weights[number], self.rows[number]
 
-    def sums(self, anchors: int, number: int = 0) -> Tensor:
-        """What image ``number`` says about the levels of so many ``anchors``: [3, B, anchors]."""
-        return residual_sums(*self.image(number), anchors)
+    def sums(self, anchors: int) -> Tensor:
+        """What the only image says about the levels of so many ``anchors``: [3, B, anchors]."""
+        return residual_sums(*self.image(0), anchors)
+
+    def relative_to(self, levels: Tensor) -> Tensor:
+        """Residuals [N, B, P] relative to the ``levels`` [B, U] of the anchors behind them."""
+        return torch.stack([relative_residuals(*self.image(n), levels) for n in range(len(self.residuals))])
+
+    def compact(self, relative: bool) -> "LayerReading":
+        """What scores need of a reading: residuals, and the neighbours where scores are ``relative`` to them."""
+        return LayerReading(self.residuals, None, self.rows, self.weights) if relative else LayerReading(self.residuals)
+
+    @property
+    def bytes(self) -> int:
+        """Size of what scores need of the reading."""
+        parts = [part for part in (self.residuals, self.rows, self.weights) if part is not None]
+        return sum(part.numel() * part.element_size() for part in parts)
 
 
 @dataclass(frozen=True)
@@ -84,32 +94,25 @@ class Reading:
     """What a memory says about the patches of N images."""
 
     layers: tuple[LayerReading, ...]
-    maps: Tensor
-    """S_l of every layer: [N, L, P]."""
-    scores: Tensor
-    """S_map: [N, P]."""
-    heat: Tensor
-    """What the heat map shows, [N, P]: S_map, or S_map shifted with ``map_offset``."""
-    ranked: Tensor
-    """What the image score averages where it is highest, [N, P]: S_map, or relative to the levels of anchors."""
+    maps: Tensor  # S_l of every layer: [N, L, P]
+    scores: Tensor  # S_map: [N, P]
+    heat: Tensor  # [N, P], shown by the heat map: S_map, or S_map shifted with `map_offset`
+    ranked: Tensor  # [N, P], whose highest values make the image score: S_map, or relative to the levels of anchors
 
 
-def score(
+def score_patches(
     features: Sequence[Tensor],
     memory: Banked,
     config: Config,
     *,
-    hidden: Sequence[Tensor] | None = None,
-    levels: Sequence[Tensor] | None = None,
     neighbors: bool = False,
 ) -> Reading:
     """Compare embedded patches [N, P, D] per layer with a memory.
 
-    ``hidden`` [U] per layer masks anchors. ``levels`` [B, U] per layer replaces those of the memory. ``neighbors``
-    are always part of the reading on a CPU, and on CUDA if they are asked for: the fused kernels do not return them.
+    ``neighbors`` are always part of the reading on a CPU, and on CUDA if they are asked for: the fused kernels do not
+    return them.
     """
-    layers = read_layers(features, memory, config, hidden=hidden, neighbors=neighbors)
-    return fuse(layers, memory, config, levels=levels)
+    return fuse(read_layers(features, memory, config, neighbors=neighbors), memory, config)
 
 
 def read_layers(
@@ -162,22 +165,19 @@ def read_neighbors(patches: Tensor, layer: LayerBanks, distances: Tensor, rows: 
 def fuse(
     layers: Sequence[LayerReading], memory: Banked, config: Config, *, levels: Sequence[Tensor] | None = None
 ) -> Reading:
-    """Consensus over banks, then over layers, with the map and the image's ranking that the configuration asks for."""
+    """Consensus over banks, then over layers, with the map and the image's ranking that the configuration asks for.
+
+    ``levels`` [B, U] per layer replaces those of the memory.
+    """
     maps = torch.stack([bank_consensus(layer.residuals) for layer in layers], dim=1)
     scales = [layer.scale for layer in memory.layers]
     scores = fuse_layers(maps, scales, config)
     ranked = scores
     if config.score_relative_to == "anchors":
         levels = [layer.levels for layer in memory.layers] if levels is None else levels
-        relative = [bank_consensus(divide(layer, own)) for layer, own in zip(layers, levels, strict=True)]
+        relative = [bank_consensus(layer.relative_to(own)) for layer, own in zip(layers, levels, strict=True)]
         ranked = fuse_layers(torch.stack(relative, dim=1), scales, config)
-    return Reading(tuple(layers), maps, scores, shift(scores, memory.quartile, config), ranked)
-
-
-def divide(layer: LayerReading, levels: Tensor) -> Tensor:
-    """Residuals [N, B, P] relative to the ``levels`` [B, U] of the anchors behind them."""
-    count = len(layer.residuals)
-    return torch.stack([relative_residuals(*layer.image(number), levels) for number in range(count)])
+    return Reading(tuple(layers), maps, scores, shift_maps(scores, memory.quartile, config), ranked)
 
 
 def levels_without_own(layers: Sequence[LayerReading], memory: Banked) -> list[Tensor]:
@@ -207,7 +207,7 @@ def layer_scales(maps: Iterable[Tensor]) -> list[tuple[float, float]]:
     return [(float(c), float(s) or 1.0) for c, s in zip(centre, spread, strict=True)]
 
 
-def shift(scores: Tensor, quartile: float | None, config: Config) -> Tensor:
+def shift_maps(scores: Tensor, quartile: float | None, config: Config) -> Tensor:
     """Patch scores [N, P], each image shifted so that its lower quartile is ``quartile``, with ``map_offset``.
 
     Light or focus that raises all patches of a part no longer raises its map, and the scale stays that of S_map.

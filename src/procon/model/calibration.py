@@ -1,7 +1,7 @@
 """A threshold from good images alone, and what it can promise.
 
-Good images are scored as if they were new; an order statistic of those scores is the threshold. What n scores can
-promise is limited by n, and nothing beyond that is claimed:
+Good images are scored as if they were new; an order statistic of those scores is the threshold. The number n of scores
+limits the promise:
 
 - on average over calibrations, the next good part exceeds the r-th smallest of n scores with probability at most
   (n + 1 - r) / (n + 1): the split-conformal promise, never below 1 / (n + 1);
@@ -23,41 +23,30 @@ from procon.errors import ConfigError
 from procon.model.training import TrainingImage
 
 CONFIDENCE = 0.95
-KINDS = ("leave-one-out", "held-out")
+CALIBRATION_KINDS = ("leave-one-out", "held-out")
 LEAST_FOR_OUTLIER = 10  # scores; among fewer, any may be far from the next
 
 
 class GoodScore(NamedTuple):
-    """What a calibration keeps of one good image."""
+    """What a calibration stores of one good image."""
 
-    score: float
-    """Image score."""
-    peak: float
-    """Largest pixel of the heat map."""
-    median: float
-    """Median patch score."""
+    score: float  # image score
+    peak: float  # largest pixel of the heat map
+    median: float  # median patch score
 
 
 @dataclass(frozen=True)
 class Calibration:
     """Scores of good images that the memory did not know, and what follows from them."""
 
-    scores: tuple[float, ...]
-    """Image scores, one for each good image: in the order of the training images if ``leave-one-out``."""
-    peaks: tuple[float, ...]
-    """Largest pixel of each heat map, in the same order."""
-    medians: tuple[float, ...]
-    """Median patch score of each image, in the same order: a defect does not move it, a camera or a lamp does."""
-    false_alarm_rate: float
-    """The rate asked for; :attr:`promised_rate` is the one the data can carry."""
-    kind: str = "leave-one-out"
-    """``leave-one-out``: the training images themselves. ``held-out``: separate good images, with a guarantee."""
-    images: tuple[TrainingImage, ...] = ()
-    """The images of a ``held-out`` calibration, so that it can be repeated when the memory changes."""
-    fixed: float | None = None
-    """A threshold set by hand, in place of the one that follows from the scores."""
-    kept: int = 0
-    """Scores that were kept from before the memory changed, because their images could not be read again."""
+    scores: tuple[float, ...]  # image scores, in the order of the training images if "leave-one-out"
+    peaks: tuple[float, ...]  # largest pixel of each heat map, in the same order
+    medians: tuple[float, ...]  # median patch scores: a defect does not move them, a camera or a lamp does
+    false_alarm_rate: float  # the rate asked for; `promised_rate` is the one that the data support
+    kind: str = "leave-one-out"  # on the training images; "held-out": on separate good images, with a guarantee
+    images: tuple[TrainingImage, ...] = ()  # of a held-out calibration, so that it can be repeated after an edit
+    fixed: float | None = None  # a threshold set by hand, in place of the one that follows from the scores
+    kept: int = 0  # scores from before an edit of the memory, because their images could not be read again
 
     def __post_init__(self) -> None:
         count = len(self.scores)
@@ -66,8 +55,8 @@ class Calibration:
                 f"a calibration must have as many peaks and medians as scores and at least one, got {count} scores, "
                 f"{len(self.peaks)} peaks and {len(self.medians)} medians"
             )
-        if self.kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        if self.kind not in CALIBRATION_KINDS:
+            raise ValueError(f"kind must be one of {', '.join(CALIBRATION_KINDS)}, got {self.kind!r}")
         if not all(map(math.isfinite, (*self.scores, *self.peaks, *self.medians))):
             raise ValueError("calibration scores must be finite")
 
@@ -98,18 +87,23 @@ class Calibration:
         """How many of the scores lie at or below the threshold, counted from the smallest."""
         if self.fixed is not None:
             return sum(score <= self.fixed for score in self.scores)
-        return conformal_rank(len(self.scores), max(self.false_alarm_rate, 1 / (len(self.scores) + 1)))
+        return conformal_rank(len(self.scores), self._possible_rate)
 
     @property
     def promised_rate(self) -> float:
         """Share of good parts that exceed the threshold, at most, on average over calibrations of this size."""
         if self.fixed is None:
-            return max(self.false_alarm_rate, 1 / (len(self.scores) + 1))
+            return self._possible_rate
         return (len(self.scores) + 1 - self.rank) / (len(self.scores) + 1)
 
-    def confident_rate(self, confidence: float = CONFIDENCE) -> float:
-        """Share of good parts that exceed this very threshold, at most, with ``confidence``."""
-        return tolerance_rate(len(self.scores), self.rank, confidence)
+    @property
+    def _possible_rate(self) -> float:
+        """The rate asked for, as far as the number of scores can promise it."""
+        return max(self.false_alarm_rate, 1 / (len(self.scores) + 1))
+
+    def confident_rate(self) -> float:
+        """Share of good parts that exceed this very threshold, at most, with 95 % confidence."""
+        return tolerance_rate(len(self.scores), self.rank)
 
     @property
     def threshold(self) -> float:
@@ -119,15 +113,14 @@ class Calibration:
     @property
     def pixel_threshold(self) -> float:
         """Heat-map value that a new good image exceeds anywhere as rarely as :attr:`false_alarm_rate` asks."""
-        rate = max(self.false_alarm_rate, 1 / (len(self.peaks) + 1))
-        return sorted(self.peaks)[conformal_rank(len(self.peaks), rate) - 1]
+        return sorted(self.peaks)[conformal_rank(len(self.peaks), self._possible_rate) - 1]
 
     def p_value(self, score: float) -> float:
         """(1 + number of good images scoring at least ``score``) / (n + 1)."""
         return (1 + sum(good >= score for good in self.scores)) / (len(self.scores) + 1)
 
     def at_rate(self, false_alarm_rate: float) -> "Calibration":
-        """The same scores read at another rate; a threshold set by hand is given up."""
+        """The same scores at another rate; a threshold set by hand is dropped."""
         if not 0 < false_alarm_rate < 1:
             raise ConfigError(f"false_alarm_rate must be a number above 0 and below 1, got {false_alarm_rate!r}")
         return replace(self, false_alarm_rate=float(false_alarm_rate), fixed=None)
@@ -221,15 +214,15 @@ def conformal_rank(count: int, rate: float) -> int:
     return min(math.ceil((count + 1) * (1 - rate) - 1e-9), count)
 
 
-def tolerance_rate(count: int, rank: int, confidence: float = CONFIDENCE) -> float:
-    """Share of the population above the ``rank``-th smallest of ``count`` draws, at most, with ``confidence``.
+def tolerance_rate(count: int, rank: int) -> float:
+    """Share of the population above the ``rank``-th smallest of ``count`` draws, at most, with 95 % confidence.
 
     The share above it is distributed as Beta(n + 1 - r, r) whatever the population, if it has no ties, and is smaller
     with them.
     """
     from scipy.stats import beta
 
-    return 1.0 if rank == 0 else float(beta.ppf(confidence, count + 1 - rank, rank))
+    return 1.0 if rank == 0 else float(beta.ppf(CONFIDENCE, count + 1 - rank, rank))
 
 
 def images_needed(rate: float, confidence: float | None = None) -> int:
@@ -245,8 +238,7 @@ class FalseAlarms:
 
     flagged: int
     images: int
-    low: float
-    """Ends of the exact (Clopper-Pearson) interval at :data:`CONFIDENCE`."""
+    low: float  # the exact (Clopper-Pearson) interval at 95 % confidence is from low to high
     high: float
 
     @property
@@ -259,7 +251,7 @@ class FalseAlarms:
         return {**asdict(self), "rate": self.rate, "confidence": CONFIDENCE, "interval": "Clopper-Pearson"}
 
     def describe(self, promised: float, confident: float) -> str:
-        """The observation beside what was ``promised`` on average and with confidence, in a sentence."""
+        """The observation compared with the rates promised on average and with confidence, in a sentence."""
         verdict = f"which agrees with the {promised:.1%} promised on average"
         if self.low > promised:
             bound = f"within the {confident:.1%} at {CONFIDENCE:.0%} confidence"
@@ -272,7 +264,7 @@ class FalseAlarms:
         )
 
 
-def false_alarms(flagged: int, images: int) -> FalseAlarms:
+def estimate_false_alarms(flagged: int, images: int) -> FalseAlarms:
     """The share of good images flagged, with its exact (Clopper-Pearson) interval."""
     from scipy.stats import beta
 

@@ -1,24 +1,20 @@
 """Edits of a fitted model: functions from a model to a model. An edit that fails leaves the old model as it was."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from procon.config import refuse
 from procon.errors import ConfigError, ImageError
-from procon.model import admission, growth
-from procon.model.calibration import Calibration, FalseAlarms, GoodScore, change_note, false_alarms
+from procon.model.calibration import Calibration, FalseAlarms, GoodScore, change_note, estimate_false_alarms
 from procon.model.fitting import leave_one_out, needs_measuring
-from procon.model.history import Change, utc
 from procon.model.memory import Memory
-from procon.model.model import Model
+from procon.model.model import Change, Model, utc
 from procon.model.reader import EmbeddedImage, Reader
-from procon.model.selection import selectable
-from procon.model.training import TrainingImage, TrainingSources, good_images, list_good
+from procon.model.selection import add_images, growth_size, merge_memories, remove_images
+from procon.model.training import TrainingImage, TrainingSources, list_good, open_all_good
 from procon.progress import Progress
-from procon.vision.images import ImageLike
-
-Images = ImageLike | Iterable[ImageLike]
+from procon.vision.images import ImageLike, ImageLikes
 
 
 @dataclass(frozen=True)
@@ -28,14 +24,41 @@ class Editor:
     reader: Reader
     sources: TrainingSources
     on_progress: Progress
-    keep_scores: bool = False
-    """Whether a training image that is gone keeps its earlier score, which is approximate."""
+    keep_scores: bool = False  # whether a missing training image keeps its earlier score, which is approximate
+
+    def embedded(self, sources: Sequence[ImageLike]) -> Iterator[EmbeddedImage | None]:
+        """The embedded images behind ``sources``; None where a source is an error."""
+        embedded = self.reader.embed_each([source for source in sources if not isinstance(source, ImageError)])
+        for source in sources:
+            yield None if isinstance(source, ImageError) else next(embedded)
+
+    def leave_one_out(
+        self, memory: Memory, sources: Sequence[ImageLike], previous: Sequence[GoodScore | None] = ()
+    ) -> tuple[Memory, list[GoodScore] | None]:
+        """:func:`procon.model.fitting.leave_one_out` on training images that are read again from ``sources``."""
+        return leave_one_out(self.reader, memory, lambda: self.embedded(sources), self.on_progress, previous=previous)
+
+    def score_new(
+        self, memory: Memory, sources: Sequence[ImageLike], previous: Sequence[GoodScore | None] = ()
+    ) -> Iterator[GoodScore]:
+        """The scores of images that the memory does not hold; the ``previous`` one where a source is an error."""
+        reader = self.reader
+        for number, image in enumerate(self.embedded(sources)):
+            if image is None:
+                score = previous[number]
+                assert score is not None
+            else:
+                features, size = image
+                reading = reader.score_features(features, size, memory)
+                score = reader.good_score(reading, reader.scope(size, memory.roi))
+            yield score
+            self.on_progress("calibrating", number + 1, len(sources))
 
 
 # ---------------------------------------------------------------------------------------------------------- threshold
 
 
-def calibrate(model: Model, editor: Editor, images: Images | None, rate: float | None) -> Model:
+def calibrate(model: Model, editor: Editor, images: ImageLikes | None, rate: float | None) -> Model:
     """The model with a new threshold.
 
     From separate good ``images``: a held-out calibration. From ``rate`` alone: the present scores at that rate. From
@@ -44,9 +67,9 @@ def calibrate(model: Model, editor: Editor, images: Images | None, rate: float |
     wanted = model.config.false_alarm_rate if rate is None else rate
     replace(model.config, false_alarm_rate=wanted)  # refuses what is not a rate
     if images is not None:
-        items, separate = good_images(images, editor.on_progress, taken=model.names_in_use)
-        admission.refuse_seen(separate, model.memory.images)
-        scores = list(_score_new(model.memory, editor, items))
+        items, separate = open_all_good(images, editor.on_progress, taken=model.names_in_use)
+        _refuse_seen(separate, model.memory.images)
+        scores = editor.score_new(model.memory, items)
         calibration = replace(Calibration.of(scores, wanted), kind="held-out", images=separate)
         editor.sources.hold(separate, items)
     elif rate is not None:
@@ -55,57 +78,57 @@ def calibrate(model: Model, editor: Editor, images: Images | None, rate: float |
         calibration = model.calibration.at_rate(rate)
     else:
         sources = _calibration_sources(model, editor, model.memory.images)
-        _, own_scores = leave_one_out(editor.reader, model.memory, _Sources(editor, sources), editor.on_progress)
+        _, own_scores = editor.leave_one_out(model.memory, sources)
         if own_scores is None:
             raise ConfigError("leave-one-out needs more training images; calibrate on separate good images instead")
         calibration = Calibration.of(own_scores, wanted)
-    return _with_threshold(model, editor, calibration)
+    return _with_threshold(model, calibration)
 
 
-def set_threshold(model: Model, editor: Editor, score: float) -> Model:
+def fix_threshold(model: Model, score: float) -> Model:
     """The model with ``score`` as its threshold, until the next calibration."""
     if model.calibration is None:
         raise ConfigError("a threshold needs calibration scores; calibrate on good images first")
-    return _with_threshold(model, editor, model.calibration.at_score(score))
+    return _with_threshold(model, model.calibration.at_score(score))
 
 
-def _with_threshold(model: Model, editor: Editor, calibration: Calibration) -> Model:
+def _with_threshold(model: Model, calibration: Calibration) -> Model:
     note = change_note(model.calibration, calibration)
     return model.with_change(model.memory, calibration, Change(utc(), "threshold", note=note))
 
 
-def measure_false_alarms(model: Model, editor: Editor, images: Images) -> FalseAlarms:
+def measure_false_alarms(model: Model, editor: Editor, images: ImageLikes) -> FalseAlarms:
     """How many good images exceed the threshold; the model must not have seen any of them."""
     if model.calibration is None:
         raise ConfigError("there is no threshold to measure; calibrate on good images first")
-    items, separate = good_images(images, editor.on_progress)
-    admission.refuse_seen(separate, (*model.memory.images, *model.calibration.images))
-    flagged = sum(one.score > model.calibration.threshold for one in _score_new(model.memory, editor, items))
-    return false_alarms(flagged, len(items))
+    items, separate = open_all_good(images, editor.on_progress)
+    _refuse_seen(separate, (*model.memory.images, *model.calibration.images))
+    flagged = sum(good.score > model.calibration.threshold for good in editor.score_new(model.memory, items))
+    return estimate_false_alarms(flagged, len(items))
 
 
 # ------------------------------------------------------------------------------------------------------------- memory
 
 
-def add(model: Model, editor: Editor, images: Images, skip_bad: bool = False, thumbnails: bool | None = None) -> Model:
+def add(
+    model: Model, editor: Editor, images: ImageLikes, skip_bad: bool = False, thumbnails: bool | None = None
+) -> Model:
     """The model with more good images: every bank continues its farthest-point traversal over their patches."""
     refuse(model.config, "editing")
     memory, config, reader, on_progress = model.memory, model.config, editor.reader, editor.on_progress
     if thumbnails is None:
         thumbnails = any(image.thumbnail for image in memory.images)
-    opened = reader.opened(
-        list_good(images), on_progress, skip_bad=skip_bad, thumbnails=thumbnails, taken=model.names_in_use
-    )
+    items, taken = list_good(images), model.names_in_use
+    opened = reader.opened(items, on_progress, skip_bad=skip_bad, thumbnails=thumbnails, taken=taken)
     with opened as (store, items, added):
-        admission.refuse_known(added, memory)
+        _refuse_duplicates(added, memory)
         if model.calibration is not None:
-            admission.refuse_calibrated(added, model.calibration)
+            _refuse_calibrated(added, model.calibration)
         store.counted = reader.selectable_rows(added, memory.roi)
         banks = memory.layers[0].banks
-        size = growth.growth(selectable(store), config.coreset_ratio, banks.shape[1], config.max_anchors)
+        size = growth_size(store.selectable, config.coreset_ratio, banks.shape[1], config.max_anchors)
         if size == 0:
             raise ConfigError(f"the banks are full: max_anchors is {config.max_anchors}; fit again with a higher one")
-        held_out = model.calibration_images is not memory.images
         training = _measuring_sources(model, editor, memory.images)
         sources = _calibration_sources(model, editor, model.calibration_images)
         total = len(memory.layers) * config.banks * size
@@ -113,8 +136,8 @@ def add(model: Model, editor: Editor, images: Images, skip_bad: bool = False, th
         def on_pick(done: int) -> None:
             on_progress("selecting anchors", done, total)
 
-        grown = growth.extended(memory, store, added, reader.extractor.selections, size, reader.device, on_pick)
-    if not held_out:
+        grown = add_images(memory, store, added, reader.extractor.selections, size, reader.device, on_pick)
+    if model.held_out is None:
         sources = [*sources, *items]
     change = Change(utc(), "added", tuple(image.name for image in added))
     edited = _recalibrated(model, editor, grown, [*training, *items], sources, change)
@@ -126,21 +149,20 @@ def forget(model: Model, editor: Editor, images: str | Path | Iterable[str | Pat
     """The model without some training images and everything that came from them: anchors, scores, thumbnails."""
     refuse(model.config, "editing")
     memory = model.memory
-    gone = admission.numbers_of(images, memory)
-    if len(gone) == len(memory.images):
+    removed = _find_numbers(images, memory)
+    if len(removed) == len(memory.images):
         raise ConfigError("a memory must keep at least one image; fit a new one instead")
-    rest = growth.without(memory, gone)
+    rest = remove_images(memory, removed)
     fewest = min(layer.banks.shape[1] for layer in rest.layers)
     if fewest < model.config.num_neighbors:
         raise ConfigError(
-            f"without {admission.listed([memory.images[number] for number in sorted(gone)])} a bank would have "
+            f"without {_list_names([memory.images[number] for number in sorted(removed)])} a bank would have "
             f"{fewest} anchors, and num_neighbors is {model.config.num_neighbors}; add good images first, or fit again"
         )
-    held_out = model.calibration_images is not memory.images
     training = _measuring_sources(model, editor, rest.images)
-    behind = model.calibration_images if held_out else rest.images
+    behind = rest.images if model.held_out is None else model.held_out.images
     sources = _calibration_sources(model, editor, behind)
-    names = tuple(memory.images[number].name for number in sorted(gone))
+    names = tuple(memory.images[number].name for number in sorted(removed))
     edited = _recalibrated(model, editor, rest, training, sources, Change(utc(), "forgot", names))
     for name in set(names) - set(rest.names):
         editor.sources.held.pop(name, None)
@@ -152,29 +174,25 @@ def merge(model: Model, editor: Editor, other: Model, other_sources: TrainingSou
 
     Its threshold is leave-one-out over the images of both.
     """
-    for one in (model, other):
-        refuse(one.config, "editing")
-    admission.refuse_other_settings(model.config, other.config)
-    if model.identity["fingerprint"] != other.identity["fingerprint"]:
-        raise ConfigError("both models must have the same backbone weights; fit one of them again")
-    admission.refuse_other_region(model.memory, other.memory)
-    admission.refuse_known(other.memory.images, model.memory, "is in both models; forget it in one of them first")
-    other_editor = replace(editor, sources=other_sources)
-    _measuring_sources(model, editor, model.memory.images)
-    _measuring_sources(other, other_editor, other.memory.images)
-    selections = editor.reader.extractor.selections
-    both = growth.merged(model.memory, other.memory, selections, model.config.max_anchors)
+    pairs = ((model, editor), (other, replace(editor, sources=other_sources)))
+    for side, _ in pairs:
+        refuse(side.config, "editing")
+    _refuse_mismatch(model, other)
+    _refuse_duplicates(other.memory.images, model.memory, "is in both models; forget it in one of them first")
+    for side, side_editor in pairs:
+        _measuring_sources(side, side_editor, side.memory.images)
+    both = merge_memories(model.memory, other.memory, editor.reader.extractor.selections, model.config.max_anchors)
     sources = [
-        *_calibration_sources(model, editor, model.memory.images),
-        *_calibration_sources(other, other_editor, other.memory.images),
+        source for side, side_editor in pairs for source in _calibration_sources(side, side_editor, side.memory.images)
     ]
-    own_scores = [m.scores_by_digest for m in (model, other) if m.calibration and m.calibration.kind != "held-out"]
-    by_digest = {digest: score for scores in own_scores for digest, score in scores.items()}
+    by_digest: dict[str, GoodScore] = {}
+    for side, _ in pairs:
+        by_digest |= {} if side.held_out else side.scores_by_digest
     previous = [by_digest.get(image.digest) for image in both.images]
     missing = [isinstance(source, ImageError) for source in sources]
-    if any(gone and score is None for gone, score in zip(missing, previous, strict=True)):
+    if any(is_missing and score is None for is_missing, score in zip(missing, previous, strict=True)):
         raise ConfigError("a held-out calibration has no scores of training images to keep; put the images back")
-    both, scores = leave_one_out(editor.reader, both, _Sources(editor, sources), editor.on_progress, previous=previous)
+    both, scores = editor.leave_one_out(both, sources, previous)
     calibration = None
     if scores is not None:
         calibration = replace(Calibration.of(scores, model.config.false_alarm_rate), kept=sum(missing))
@@ -182,21 +200,6 @@ def merge(model: Model, editor: Editor, other: Model, other_sources: TrainingSou
     change = Change(utc(), "merged", tuple(image.name for image in other.memory.images))
     editor.sources.held |= other_sources.held
     return replace(model, history=log).with_change(both, calibration, change)
-
-
-# ------------------------------------------------------------------------------------------------ the threshold follows
-
-
-class _Sources:
-    """The embedded images behind ``sources``, each time this is called; None where a source is an error."""
-
-    def __init__(self, editor: Editor, sources: Sequence[ImageLike]) -> None:
-        self._reader, self._sources = editor.reader, sources
-
-    def __call__(self) -> Iterator[EmbeddedImage | None]:
-        embedded = self._reader.embed_each([one for one in self._sources if not isinstance(one, ImageError)])
-        for source in self._sources:
-            yield None if isinstance(source, ImageError) else next(embedded)
 
 
 def _recalibrated(
@@ -212,39 +215,22 @@ def _recalibrated(
     ``training`` are the images to measure the memory on, where the settings need that; ``sources`` those to calibrate
     on. A source that cannot be read again is an error, and its previous score is kept.
     """
-    reader, on_progress, old = editor.reader, editor.on_progress, model.calibration
-    held_out = old is not None and old.kind == "held-out"
-    images = old.images if old is not None and held_out else memory.images
+    old = model.calibration
+    images = memory.images if model.held_out is None else model.held_out.images
     previous = [model.scores_by_digest.get(image.digest) for image in images]
     scores: list[GoodScore] | None
-    if held_out:
-        if needs_measuring(model.config):
-            memory, _ = leave_one_out(reader, memory, _Sources(editor, training), on_progress)
-        scores = list(_score_new(memory, editor, sources, previous))
+    if model.held_out is None:
+        memory, scores = editor.leave_one_out(memory, sources, previous)
     else:
-        memory, scores = leave_one_out(reader, memory, _Sources(editor, sources), on_progress, previous=previous)
-    rate = old.false_alarm_rate if old is not None else model.config.false_alarm_rate
+        if needs_measuring(model.config):
+            memory, _ = editor.leave_one_out(memory, training)
+        scores = list(editor.score_new(memory, sources, previous))
+    rate = model.config.false_alarm_rate if old is None else old.false_alarm_rate
     calibration = Calibration.of(scores, rate) if scores else None
     if calibration is not None and old is not None:
         missing = sum(isinstance(source, ImageError) for source in sources)
         calibration = replace(calibration, kind=old.kind, images=old.images, fixed=old.fixed, kept=missing)
     return model.with_change(memory, calibration, change)
-
-
-def _score_new(
-    memory: Memory, editor: Editor, sources: Sequence[ImageLike], previous: Sequence[GoodScore | None] = ()
-) -> Iterator[GoodScore]:
-    """The scores of images that the memory does not hold."""
-    reader = editor.reader
-    for number, image in enumerate(_Sources(editor, sources)()):
-        if image is None:
-            score = previous[number]
-            assert score is not None
-        else:
-            features, size = image
-            score = reader.good_score(reader.read(features, size, memory), reader.scope(size, memory.roi))
-        yield score
-        editor.on_progress("calibrating", number + 1, len(sources))
 
 
 def _calibration_sources(model: Model, editor: Editor, images: Sequence[TrainingImage]) -> list[ImageLike]:
@@ -255,9 +241,8 @@ def _calibration_sources(model: Model, editor: Editor, images: Sequence[Training
     try:
         return editor.sources.find_all(images, why)
     except ImageError as error:
-        raise ImageError(
-            f"{error}; or keep the scores they had, which is approximate: keep_scores (--keep-scores)"
-        ) from None
+        remedy = "or keep the scores they had, which is approximate: keep_scores (--keep-scores)"
+        raise ImageError(f"{error}; {remedy}") from None
 
 
 def _measuring_sources(model: Model, editor: Editor, images: Sequence[TrainingImage]) -> list[ImageLike]:
@@ -266,3 +251,87 @@ def _measuring_sources(model: Model, editor: Editor, images: Sequence[TrainingIm
         return []
     why = "training images cannot be read again, and with these settings scores depend on how the changed memory"
     return editor.sources.find_all(images, f"{why} reads them")
+
+
+# ---------------------------------------------------------------------------------------- which images, which memories
+
+
+def _find_numbers(images: str | Path | Iterable[str | Path], memory: Memory) -> set[int]:
+    """Positions in the memory of images given by name: the whole path, or its end where only one image has it.
+
+    Copies of the same content under other names are included.
+    """
+    numbers: set[int] = set()
+    for given in [images] if isinstance(images, str | Path) else images:
+        name, end = str(given), Path(given).parts
+        matches = [image for image in memory.images if image.name == name]
+        if not matches:
+            matches = [image for image in memory.images if Path(image.name).parts[-len(end) :] == end]
+            if len({image.name for image in matches}) > 1:
+                raise ImageError(f"{name}: may be any of {_list_names(matches)}; give more of the path")
+        if not matches:
+            raise ImageError(
+                f"{name}: is not in the memory, which holds {_list_names(memory.images)}; procon info --json lists all"
+            )
+        digests = {image.digest for image in matches}
+        numbers |= {number for number, image in enumerate(memory.images) if image.digest in digests}
+    return numbers
+
+
+def _list_names(images: Sequence[TrainingImage]) -> str:
+    """The names of the first few."""
+    names = ", ".join(image.name for image in images[:3])
+    return names + (f" and {len(images) - 3} more" if len(images) > 3 else "")
+
+
+def _refuse_duplicates(
+    added: Sequence[TrainingImage], memory: Memory, remedy: str = "is in the memory already; leave it out"
+) -> None:
+    """No image of ``memory`` again, by content or by name."""
+    digests, names = {image.digest: image.name for image in memory.images}, set(memory.names)
+    for image in added:
+        if image.digest in digests:
+            other = digests[image.digest]
+            same = f" (as {other})" if other != image.name else ""
+            raise ImageError(f"{image.name}: {remedy}{same}")
+        if image.name in names:
+            raise ImageError(f"{image.name}: the memory holds another image of this name; forget that first, or rename")
+
+
+def _refuse_seen(separate: Sequence[TrainingImage], seen: Sequence[TrainingImage]) -> None:
+    """Only images that the model has not ``seen`` can judge it."""
+    digests = {image.digest for image in seen}
+    both = [image for image in separate if image.digest in digests]
+    if both:
+        raise ImageError(
+            f"these must be images the model has not seen, got {len(both)} that it has: {_list_names(both)}; leave "
+            "them out"
+        )
+
+
+def _refuse_calibrated(added: Sequence[TrainingImage], calibration: Calibration) -> None:
+    """No image of a held-out calibration may enter the memory."""
+    separate = {image.digest for image in calibration.images}
+    both = [image for image in added if image.digest in separate]
+    if both:
+        raise ImageError(
+            f"{_list_names(both)}: the threshold was calibrated on it, as an image the memory does not hold; leave it "
+            "out, or go back to leave-one-out first: calibrate() (procon threshold MODEL --leave-one-out)"
+        )
+
+
+def _refuse_mismatch(model: Model, other: Model) -> None:
+    """Memories can be joined if their anchors mean the same and they look at the same region of an image."""
+    free = ("weights", "false_alarm_rate", "precision")  # do not change what an anchor is
+    mine, theirs = asdict(model.config), asdict(other.config)
+    for name in mine:
+        if name not in free and mine[name] != theirs[name]:
+            raise ConfigError(
+                f"both models must have the same settings, got {name}={mine[name]!r} and {name}={theirs[name]!r}; "
+                "fit one of them again"
+            )
+    if model.identity["fingerprint"] != other.identity["fingerprint"]:
+        raise ConfigError("both models must have the same backbone weights; fit one of them again")
+    regions = [None if m.memory.roi is None else (m.memory.roi.shape, m.memory.roi.tobytes()) for m in (model, other)]
+    if regions[0] != regions[1]:
+        raise ConfigError("both models must have the same region of interest; fit one of them again")

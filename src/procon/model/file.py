@@ -11,19 +11,18 @@ from torch import Tensor
 
 from procon.config import Config
 from procon.errors import ModelFileError
-from procon.model import storage
 from procon.model.calibration import Calibration
-from procon.model.features import Extractor
-from procon.model.history import Change
 from procon.model.memory import Memory
-from procon.model.model import Model
+from procon.model.model import Change, Model
+from procon.model.reader import Extractor
+from procon.model.storage import read_metadata, read_model, rewrite_metadata, write_model
 from procon.model.training import TrainingImage, pack_thumbnails, unpack_thumbnails
 from procon.vision.backbone import Backbone, rebuild
 
 _IDENTITY = ("source", "sha256", "fingerprint", "architecture")  # of the backbone; see Backbone.identity
 
 
-def write(path: Path, model: Model, weights: Mapping[str, Tensor] | None = None) -> None:
+def save_model(path: Path, model: Model, weights: Mapping[str, Tensor] | None = None) -> None:
     """Write ``model`` to ``path``, atomically; ``weights`` are those of the backbone, to be embedded."""
     memory = model.memory
     tensors = memory.to_tensors() | pack_thumbnails(memory.images)
@@ -38,29 +37,29 @@ def write(path: Path, model: Model, weights: Mapping[str, Tensor] | None = None)
         "calibration": model.calibration.to_dict() if model.calibration else None,
         "history": [change.to_dict() for change in model.history],
     }
-    storage.write_model(path, tensors, metadata)
+    write_model(path, tensors, metadata)
 
 
-def read(path: Path, weights: str | Path | None = None) -> tuple[Model, dict[str, Tensor]]:
+def load_model(path: Path, weights: str | Path | None = None) -> tuple[Model, dict[str, Tensor]]:
     """Read and check a model file: the model, and the weights of its backbone where they are embedded.
 
     ``weights`` names other weights, which then replace those that the file names or embeds.
     """
-    tensors, metadata = storage.read_model(path)
-    with _checked(path):
+    tensors, metadata = read_model(path)
+    with _mismatch_refused(path):
         config = Config.from_dict(metadata["config"])
         thumbnails = unpack_thumbnails(tensors, len(metadata["images"]))
         described = zip(metadata["images"], thumbnails, strict=True)
         images = tuple(TrainingImage.from_dict(image, thumbnail) for image, thumbnail in described)
         memory = Memory.from_tensors(tensors, images, int(metadata["patches"]), config.compression)
-        identity = metadata["backbone"]
-        missing = [name for name in (*_IDENTITY, "embedded") if name not in identity]
+        backbone = metadata["backbone"]
+        missing = [name for name in (*_IDENTITY, "embedded") if name not in backbone]
         if missing:
             raise ValueError(f"the backbone entry has no {', '.join(missing)}")
         history = tuple(Change.from_dict(change) for change in metadata["history"])
-        identity = {name: identity[name] for name in _IDENTITY}
+        identity = {name: backbone[name] for name in _IDENTITY}
         model = Model(config, memory, calibration_of(metadata), history, identity)
-        _check(model)
+        _refuse_mismatch(model)
     if weights is not None:
         return replace(model, config=replace(config, weights=str(weights))), {}
     return model, {n.removeprefix("backbone."): t for n, t in tensors.items() if n.startswith("backbone.")}
@@ -89,7 +88,7 @@ def find_extractor(path: Path, model: Model, embedded: dict[str, Tensor], device
 
 
 @contextmanager
-def _checked(path: Path) -> Iterator[None]:
+def _mismatch_refused(path: Path) -> Iterator[None]:
     """What does not fit together in a file becomes one sentence that names it."""
     try:
         yield
@@ -98,8 +97,8 @@ def _checked(path: Path) -> Iterator[None]:
         raise ModelFileError(f"{path}: its content does not fit together ({what}); fit again") from None
 
 
-def _check(model: Model) -> None:
-    """Whether the memory is one that these settings make; a ValueError says what is not."""
+def _refuse_mismatch(model: Model) -> None:
+    """A ValueError where the memory is not one that these settings make."""
     config, memory, calibration = model.config, model.memory, model.calibration
     layers = 1 if config.layer_fusion == "concat" else len(config.layers)
     if len(memory.layers) != layers:
@@ -118,19 +117,16 @@ def _check(model: Model) -> None:
         raise ValueError("the settings call for the lower quartile of good maps, and the file has none")
     if memory.roi is not None and memory.roi.shape != config.input_size:
         raise ValueError(f"a region of interest of {memory.roi.shape} pixels for an input of {config.input_size}")
-    if (
-        calibration is not None
-        and calibration.kind == "leave-one-out"
-        and len(calibration.scores) != len(memory.images)
-    ):
+    own_scores = calibration is not None and model.held_out is None
+    if calibration is not None and own_scores and len(calibration.scores) != len(memory.images):
         raise ValueError(f"{len(calibration.scores)} calibration scores for {len(memory.images)} training images")
 
 
-def facts(path: Path) -> list[tuple[str, str]]:
+def describe_file(path: Path) -> list[tuple[str, str]]:
     """What a model file holds, as (name, text) for people, without reading its tensors."""
-    metadata = storage.read_metadata(path)
-    known = read_calibration(path)
-    with _checked(path):
+    metadata = read_metadata(path)
+    with _mismatch_refused(path):
+        calibration = calibration_of(metadata)
         config, backbone, thumbnails = metadata["config"], metadata["backbone"], metadata["thumbnail_bytes"]
         lines = [
             ("format", str(metadata["format"])),
@@ -140,13 +136,13 @@ def facts(path: Path) -> list[tuple[str, str]]:
             ("region", f"{roi:.0%} of the image" if (roi := metadata.get("roi")) is not None else "the whole image"),
             ("thumbnails", f"{thumbnails / 2**20:.1f} MiB" if thumbnails else "none"),
         ]
-        if known is None:
+        if calibration is None:
             lines.append(("threshold", "none: fitted on too few images; see procon threshold"))
         else:
             names = ["threshold", *[""] * 9]
             images = [str(image["name"]) for image in metadata["images"]]
-            lines += zip(names, known.describe(images), strict=False)
-            lines.append(("pixel threshold", f"{known.pixel_threshold:.4f}"))
+            lines += zip(names, calibration.describe(images), strict=False)
+            lines.append(("pixel threshold", f"{calibration.pixel_threshold:.4f}"))
         changes = [str(Change.from_dict(change)) for change in metadata["history"]] or ["none since the fit"]
         lines += zip(["changes", *[""] * len(changes)], changes, strict=False)
     return lines + [(name.replace("_", " "), str(value)) for name, value in config.items() if name != "backbone"]
@@ -159,15 +155,15 @@ def calibration_of(metadata: Mapping[str, Any]) -> Calibration | None:
 
 def read_calibration(path: Path) -> Calibration | None:
     """The calibration in a model file, without reading its tensors."""
-    metadata = storage.read_metadata(path)
-    with _checked(path):
+    metadata = read_metadata(path)
+    with _mismatch_refused(path):
         return calibration_of(metadata)
 
 
 def write_calibration(path: Path, calibration: Calibration, change: Change) -> None:
     """Put another calibration into a model file, with an entry in its log; the tensors stay as they are."""
-    metadata = storage.read_metadata(path)
-    storage.rewrite_metadata(
+    metadata = read_metadata(path)
+    rewrite_metadata(
         path,
         config={**metadata["config"], "false_alarm_rate": calibration.false_alarm_rate},
         calibration=calibration.to_dict(),

@@ -14,8 +14,7 @@ from procon.model.calibration import Calibration, GoodScore
 from procon.model.memory import LayerMemory, Memory
 from procon.model.model import Model
 from procon.model.reader import EmbeddedImage, Reader, in_scope
-from procon.model.selection import build_layer, coreset_size, selectable
-from procon.model.store import FeatureStore
+from procon.model.selection import FeatureStore, build_layer, coreset_size
 from procon.progress import Progress
 from procon.vision.images import ImageLike
 from procon.vision.scope import RoiLike, roi_mask
@@ -42,34 +41,32 @@ def fit_model(
     thumbnails: bool = False,
     roi: RoiLike | None = None,
 ) -> tuple[Model, list[ImageLike]]:
-    """A model of good images, and which of ``items`` it was fitted on; ``roi`` says what counts in each."""
+    """A model of good images, and which of ``items`` it was fitted on; ``roi`` is the region that counts in each."""
     config = reader.config
     with reader.opened(items, on_progress, skip_bad=skip_bad, thumbnails=thumbnails) as (store, good, images):
         mask = None if roi is None else roi_mask(roi, (image.size for image in images), config.input_size)
         store.counted = reader.selectable_rows(images, mask)
-        if selectable(store) < config.num_neighbors:
+        if store.selectable < config.num_neighbors:
             raise ConfigError(
-                f"num_neighbors must be at most the {selectable(store)} patches of the training images, "
+                f"num_neighbors must be at most the {store.selectable} patches of the training images, "
                 f"got {config.num_neighbors}"
             )
-        memory = Memory(tuple(select_layers(reader, store, on_progress)), images, store.patches, mask)
+        memory = Memory(tuple(_select_layers(reader, store, on_progress)), images, store.patches, mask)
         memory, scores = leave_one_out(reader, memory, reader.stream(store, images), on_progress)
     calibration = Calibration.of(scores, config.false_alarm_rate) if scores else None
     return Model(config, memory, None, (), reader.extractor.backbone.identity()).calibrated(calibration), good
 
 
-def select_layers(reader: Reader, store: FeatureStore, on_progress: Progress) -> Iterator[LayerMemory]:
+def _select_layers(reader: Reader, store: FeatureStore, on_progress: Progress) -> Iterator[LayerMemory]:
     """B seed-perturbed k-center banks per layer."""
-    config = reader.config
+    config, seeds = reader.config, reader.config.bank_seeds
+    size = coreset_size(store.selectable, config.coreset_ratio, config.num_neighbors, config.max_anchors)
     for index, selection in enumerate(reader.extractor.selections):
-        size = coreset_size(selectable(store), config.coreset_ratio, config.num_neighbors, config.max_anchors)
 
-        def on_pick(done: int, before: int = index * config.banks * size, size: int = size) -> None:
+        def on_pick(done: int, before: int = index * config.banks * size) -> None:
             on_progress("selecting anchors", before + done, len(store) * config.banks * size)
 
-        layer = build_layer(
-            store, index, selection, size, config.bank_seeds, reader.device, on_pick, coreset=config.coreset
-        )
+        layer = build_layer(store, index, selection, size, seeds, reader.device, on_pick, coreset=config.coreset)
         yield layer.compressed(config.compression).to(reader.device)
 
 
@@ -87,8 +84,8 @@ def leave_one_out(
 
     Returns the memory with what scoring needs to know about good images, and the scores; None where a bank without the
     anchors of one image has too few. ``previous`` holds the scores of images that are not available. ``images`` may be
-    a shard that begins at image number ``begin``. The neighbours of an image are searched once: what was read while
-    measuring is kept for the scores.
+    a shard that begins at image number ``begin``. The neighbours of an image are searched once: readings from the
+    measurement are kept for the scores.
     """
     config, count = reader.config, len(memory.images)
     measured = needs_measuring(config)
@@ -107,17 +104,16 @@ def leave_one_out(
             score = previous[number]
             assert score is not None
         else:
-            scope = reader.scope(image[1], memory.roi)
             layers = readings[number - begin] if readings else _read_without_own(reader, memory, number, image)
             levels = levels_without_own(layers, memory) if config.score_relative_to == "anchors" else None
-            score = reader.good_score(fuse(layers, memory, config, levels=levels), scope)
+            score = reader.good_score(fuse(layers, memory, config, levels=levels), reader.scope(image[1], memory.roi))
         scores.append(score)
         on_progress("calibrating", number + 1, count)
     return memory, scores
 
 
 def _read_without_own(reader: Reader, memory: Memory, number: int, image: EmbeddedImage) -> tuple[LayerReading, ...]:
-    """What the memory without the anchors of training image ``number`` says about that image."""
+    """Training image ``number`` compared with the memory without its own anchors."""
     features = in_scope(image[0], reader.scope(image[1], memory.roi))
     return read_layers(features, memory, reader.config, hidden=memory.own([number]))
 
@@ -132,7 +128,7 @@ def _measure(
     maps: list[Tensor] = []
     quartiles: list[Tensor] = []
     sums: list[Tensor] = []
-    kept: list[tuple[LayerReading, ...]] | None = []
+    readings: list[tuple[LayerReading, ...]] | None = []
     for number, image in enumerate(images()):
         assert image is not None  # callers refuse missing images where measuring is needed
         layers = _read_without_own(reader, memory, number, image)
@@ -143,28 +139,17 @@ def _measure(
         if relative:
             own = [part.sums(len(layer.anchors)) for part, layer in zip(layers, memory.layers, strict=True)]
             sums = [total + more for total, more in zip(sums, own, strict=True)] if sums else own
-        if kept is not None:
-            kept.append(tuple(_compact(layer, relative) for layer in layers))
-            kept = kept if _bytes(kept[0]) * count <= KEPT_BYTES else None
+        if readings is not None:
+            readings.append(tuple(layer.compact(relative) for layer in layers))
+            readings = readings if sum(layer.bytes for layer in readings[0]) * count <= KEPT_BYTES else None
         on_progress("measuring good images", number + 1, count)
-    if config.map_offset == "quartile":
-        memory = replace(memory, quartile=float(median(torch.stack(quartiles), dim=0)))
-    layers_now = memory.layers
+    measured = memory.layers
     if config.normalization == "train":
         scales = layer_scales(maps)
-        layers_now = tuple(replace(layer, scale=scale) for layer, scale in zip(layers_now, scales, strict=True))
+        measured = tuple(replace(layer, scale=scale) for layer, scale in zip(measured, scales, strict=True))
     if relative:
-        layers_now = tuple(replace(layer, sums=total) for layer, total in zip(layers_now, sums, strict=True))
-    return replace(memory, layers=layers_now), kept
-
-
-def _compact(layer: LayerReading, relative: bool) -> LayerReading:
-    """What the scores need of a reading: residuals, and the neighbours where scores are relative to them."""
-    if not relative:
-        return LayerReading(layer.residuals)
-    return LayerReading(layer.residuals, None, layer.rows, layer.weights)
-
-
-def _bytes(layers: Sequence[LayerReading]) -> int:
-    parts = [part for layer in layers for part in (layer.residuals, layer.rows, layer.weights) if part is not None]
-    return sum(part.numel() * part.element_size() for part in parts)
+        measured = tuple(replace(layer, sums=total) for layer, total in zip(measured, sums, strict=True))
+    quartile = memory.quartile
+    if config.map_offset == "quartile":
+        quartile = float(median(torch.stack(quartiles), dim=0))
+    return replace(memory, layers=measured, quartile=quartile), readings

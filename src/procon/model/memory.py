@@ -6,9 +6,9 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from procon.arrays import Bools
 from procon.errors import ConfigError, MissingExtraError
 from procon.method.levels import anchor_levels
 from procon.method.neighbors import Banks
@@ -19,19 +19,12 @@ from procon.model.training import TrainingImage
 class LayerMemory:
     """The banks of one layer. An anchor that several banks picked is stored once."""
 
-    anchors: Tensor
-    """[U, D] float32, the anchors of all banks, ascending by ``origin``."""
-    origin: Tensor
-    """[U] int64: image * patches per image + patch, of the training set."""
-    banks: Tensor
-    """[B, M] int64 rows of ``anchors``, in order of picking."""
-    compression: str = "none"
-    """How the anchors are stored and searched; they are always held as fp32, rounded as they will be stored."""
-    scale: tuple[float, float] = (0.0, 1.0)
-    """Mean and deviation of this layer's map on good images; used with ``normalization="train"`` only."""
-    sums: Tensor | None = None
-    """[3, B, U] float64: what good patches left on each anchor (:func:`procon.method.levels.residual_sums`), with
-    ``score_relative_to="anchors"`` only."""
+    anchors: Tensor  # [U, D] float32, the anchors of all banks, ascending by ``origin``
+    origin: Tensor  # [U] int64: image * patches per image + patch, of the training set
+    banks: Tensor  # [B, M] int64 rows of ``anchors``, in order of picking
+    compression: str = "none"  # of the stored anchors; in memory they are fp32, rounded to what is stored
+    scale: tuple[float, float] = (0.0, 1.0)  # mean and deviation of the map on good images, with normalization="train"
+    sums: Tensor | None = None  # [3, B, U] float64, see method.levels.residual_sums, with score_relative_to="anchors"
 
     def bank(self, index: int) -> Tensor:
         """M_{l,b}: the anchors of one bank, [M, D]."""
@@ -55,13 +48,9 @@ class LayerMemory:
 
     def to(self, device: torch.device) -> "LayerMemory":
         """The same memory on another device."""
-        return replace(
-            self,
-            anchors=self.anchors.to(device),
-            origin=self.origin.to(device),
-            banks=self.banks.to(device),
-            sums=None if self.sums is None else self.sums.to(device),
-        )
+        sums = None if self.sums is None else self.sums.to(device)
+        moved = self.anchors.to(device), self.origin.to(device), self.banks.to(device)
+        return LayerMemory(*moved, self.compression, self.scale, sums)
 
     def compressed(self, compression: str) -> "LayerMemory":
         """The same memory with its anchors rounded to what ``compression`` can store."""
@@ -75,12 +64,9 @@ class Memory:
 
     layers: tuple[LayerMemory, ...]
     images: tuple[TrainingImage, ...]
-    patches: int
-    """Patches per image."""
-    roi: NDArray[np.bool_] | None = None
-    """[H, W] region of interest, stretched over every image; None: all of it."""
-    quartile: float | None = None
-    """Median over good images of the lower quartile of their maps, with ``map_offset="quartile"`` only."""
+    patches: int  # per image
+    roi: Bools | None = None  # [H, W] region of interest, stretched over every image; None: all of it
+    quartile: float | None = None  # median lower quartile of the maps of good images, with map_offset="quartile"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -131,30 +117,17 @@ class Memory:
         layers: list[LayerMemory] = []
         while f"memory.{len(layers)}.anchors" in tensors:
             prefix = f"memory.{len(layers)}."
-            stored = {name: tensors[prefix + name] for name in ("anchors", "steps") if prefix + name in tensors}
+            stored = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+            mean, deviation = stored["scale"].tolist()
             layer = LayerMemory(
                 unpack_anchors(stored),
-                tensors[prefix + "origin"],
-                tensors[prefix + "banks"].to(torch.int64),
+                stored["origin"],
+                stored["banks"].to(torch.int64),
                 compression,
-                (float(tensors[prefix + "scale"][0]), float(tensors[prefix + "scale"][1])),
-                tensors.get(prefix + "sums"),
+                (mean, deviation),
+                stored.get("sums"),
             )
-            if (
-                layer.anchors.ndim != 2
-                or layer.banks.ndim != 2
-                or not layer.banks.numel()
-                or layer.origin.shape != layer.anchors.shape[:1]
-                or not 0 <= int(layer.banks.min()) <= int(layer.banks.max()) < len(layer.anchors)
-                or not 0 <= int(layer.origin.min()) <= int(layer.origin.max()) < len(images) * patches
-            ):
-                raise ValueError(f"memory {len(layers)} has tensors of shapes that do not match")
-            if not layer.anchors.isfinite().all():
-                raise ValueError(f"memory {len(layers)} holds NaN or infinite anchors")
-            if layer.sums is not None and (
-                layer.sums.shape != (3, len(layer.banks), len(layer.anchors)) or not layer.sums.isfinite().all()
-            ):
-                raise ValueError(f"memory {len(layers)} has sums that do not match its anchors")
+            _check_layer(layer, f"memory {len(layers)}", len(images) * patches)
             layers.append(layer)
         if not layers:
             raise ValueError("no memory in the file")
@@ -163,6 +136,24 @@ class Memory:
             raise ValueError("the region of interest is empty")
         quartile = float(tensors["quartile"]) if "quartile" in tensors else None
         return cls(tuple(layers), images, patches, roi, quartile)
+
+
+def _check_layer(layer: LayerMemory, name: str, patches: int) -> None:
+    """Whether the tensors of a layer match each other and the number of training ``patches``; raises a ValueError."""
+    anchors, banks, origin, sums = layer.anchors, layer.banks, layer.origin, layer.sums
+    if (
+        anchors.ndim != 2
+        or banks.ndim != 2
+        or not banks.numel()
+        or origin.shape != anchors.shape[:1]
+        or not 0 <= int(banks.min()) <= int(banks.max()) < len(anchors)
+        or not 0 <= int(origin.min()) <= int(origin.max()) < patches
+    ):
+        raise ValueError(f"{name} has tensors of shapes that do not match")
+    if not anchors.isfinite().all():
+        raise ValueError(f"{name} holds NaN or infinite anchors")
+    if sums is not None and (sums.shape != (3, len(banks), len(anchors)) or not sums.isfinite().all()):
+        raise ValueError(f"{name} has sums that do not match its anchors")
 
 
 def pack_anchors(anchors: Tensor, compression: str) -> dict[str, Tensor]:

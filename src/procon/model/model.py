@@ -1,14 +1,50 @@
-"""A fitted model as one immutable value. Fitting makes one, editing makes another from it, a file stores it."""
+"""A fitted model as one immutable value: fitting makes it, editing makes another from it, a file stores it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from procon.config import Config
 from procon.model.calibration import Calibration, GoodScore
-from procon.model.history import Change
 from procon.model.memory import Memory
 from procon.model.training import TrainingImage
+
+
+@dataclass(frozen=True)
+class Change:
+    """One entry of the log of a model. The fit has no entry, so that the same images always give the same file."""
+
+    when: str  # UTC, ISO 8601, to the second
+    what: str  # "added", "forgot", "merged" or "threshold"
+    images: tuple[str, ...] = ()  # names of the images added or removed
+    note: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many images were added or removed."""
+        return len(self.images)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        note = {"note": self.note} if self.note else {}
+        return {"when": self.when, "what": self.what, "images": list(self.images), "count": self.count, **note}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Change":
+        """The inverse of :meth:`to_dict`; a KeyError or TypeError says what does not fit."""
+        return cls(str(stored["when"]), str(stored["what"]), tuple(map(str, stored["images"])), stored.get("note", ""))
+
+    def __str__(self) -> str:
+        images = f"{self.count} image{'s' if self.count > 1 else ''}" if self.images else ""
+        shown = ", ".join(self.images[:3]) + (", ..." if self.count > 3 else "")
+        parts = [part for part in (images, self.note, f"({shown})" if shown else "") if part]
+        return " ".join([self.when, self.what, *parts])
+
+
+def utc(when: datetime | None = None) -> str:
+    """``when``, or now, as an entry writes it."""
+    return (when or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True)
@@ -18,13 +54,11 @@ class Model:
     config: Config
     memory: Memory
     calibration: Calibration | None
-    history: tuple[Change, ...] = ()
-    """What was added, removed and set since the fit, oldest first."""
-    identity: Mapping[str, Any] = field(default_factory=dict)
-    """How the backbone's weights are recognised: see :meth:`procon.vision.backbone.Backbone.identity`."""
+    history: tuple[Change, ...] = ()  # what was added, removed and set since the fit, oldest first
+    identity: Mapping[str, Any] = field(default_factory=dict)  # of the backbone's weights, see Backbone.identity
 
     def with_change(self, memory: Memory, calibration: Calibration | None, change: Change) -> "Model":
-        """The model after an edit. Memory and threshold change together, and the log says what happened."""
+        """The model after an edit: memory, threshold and log change together."""
         return replace(self, memory=memory, history=(*self.history, change)).calibrated(calibration)
 
     def calibrated(self, calibration: Calibration | None) -> "Model":
@@ -35,10 +69,14 @@ class Model:
         return replace(self, config=config, calibration=calibration)
 
     @property
+    def held_out(self) -> Calibration | None:
+        """The calibration if it is on separate good images."""
+        return self.calibration if self.calibration is not None and self.calibration.kind == "held-out" else None
+
+    @property
     def calibration_images(self) -> tuple[TrainingImage, ...]:
         """The images that the calibration scores belong to."""
-        held_out = self.calibration is not None and self.calibration.kind == "held-out"
-        return self.calibration.images if self.calibration is not None and held_out else self.memory.images
+        return self.held_out.images if self.held_out is not None else self.memory.images
 
     @property
     def scores_by_digest(self) -> dict[str, GoodScore]:
@@ -61,12 +99,12 @@ class Model:
         anchors = sum(len(layer.anchors) for layer in memory.layers)
         tiles = f", in tiles of {config.tile}" if config.tile else ""
         region = "" if memory.roi is None else f", {memory.roi.mean():.0%} of each as region of interest"
-        calibration = self.calibration
+        threshold = self.calibration.describe(memory.names) if self.calibration else None
         return [
             f"backbone {config.backbone} from {self.identity['source']}",
             f"fitted on {len(memory.images)} good images at {config.input_size[1]} x {config.input_size[0]} pixels"
             f"{tiles}{region}",
             f"{len(memory.layers)} layers x {config.banks} banks of {memory.layers[0].banks.shape[1]:,} anchors "
             f"({anchors:,} distinct)",
-            *(calibration.describe(memory.names) if calibration else ["no threshold: fit on more images to get one"]),
+            *(threshold or ["no threshold: fit on more images to get one"]),
         ]

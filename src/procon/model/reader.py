@@ -1,40 +1,130 @@
-"""Images to readings: the backbone, the embedding and the method's recipe on one device."""
+"""From images to features and readings: backbone tokens through G_l, compared with a memory, on one device."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from procon.config import Config
+from procon.arrays import Bools
+from procon.config import PATCH, Config
 from procon.errors import BatchError, ImageError
 from procon.method.consensus import median, top_mean
 from procon.method.maps import pixel_map
-from procon.method.score import Reading, score
+from procon.method.projection import gaussian_matrix, project
+from procon.method.score import Reading, score_patches
+from procon.method.tiling import tiled_tokens
 from procon.model.calibration import GoodScore
-from procon.model.features import Extractor
 from procon.model.memory import Memory
-from procon.model.store import FeatureStore
+from procon.model.selection import FeatureStore
 from procon.model.training import TrainingImage, open_good
+from procon.model.verdict import opened_groups
 from procon.progress import Progress
-from procon.vision.images import ImageLike, Picture
+from procon.vision.backbone import Backbone
+from procon.vision.framing import frame_of
+from procon.vision.images import WORKERS, ImageLike, Picture, framed_input
 from procon.vision.scope import Scope, scope_of
+from procon.vision.weights import Architecture
 
-Mask = NDArray[np.bool_]
+_SCORING, _SELECTION = 0, 1  # what a random projection is for: part of its seed
+CUDA_BATCH = 64  # images of CUDA_PATCHES patches that are scored together on a GPU; fewer where they have more
+CUDA_PATCHES = 784
+CUDA_WORKERS = 8
+
 EmbeddedImage = tuple[list[Tensor], tuple[int, int]]
 """The embedded patches [1, P, D] per layer of one image, and its (height, width)."""
 
 
+class Embedding:
+    """G_l for the memories of a configuration: one per layer, or one for all layers joined."""
+
+    def __init__(self, architecture: Architecture, config: Config, device: torch.device) -> None:
+        self.layers = config.resolve_layers(architecture.depth)  # 0-based blocks, in the order of the configuration
+        self.joint = config.layer_fusion == "concat"
+        width = architecture.hidden * (len(self.layers) if self.joint else 1)
+        dim = min(width, config.projection_dim)
+        # The seed of a matrix is (seed, block, purpose); the joint memory takes the number of blocks as its block.
+        keys = [architecture.depth] if self.joint else list(self.layers)
+
+        def matrices(rows: int, columns: int, purpose: int) -> list[Tensor | None]:
+            if columns >= rows:
+                return [None] * len(keys)
+            return [gaussian_matrix(rows, columns, config.seed, key, purpose).to(device) for key in keys]
+
+        self.dims = [dim] * len(keys)  # of the scoring space, per memory
+        self.projections = matrices(width, dim, _SCORING)  # G_l after the normalisation: [C, D], or None: C is kept
+        self.selections = matrices(dim, config.selection_dim, _SELECTION)  # to the space where coresets are selected
+
+    def embed(self, tokens: list[Tensor]) -> list[Tensor]:
+        """Tokens [N, P, C] per layer to features [N, P, D] per memory."""
+        if self.joint:
+            return [self.embed_memory(0, tokens)]
+        return [self.embed_memory(index, [layer]) for index, layer in enumerate(tokens)]
+
+    def blocks(self, index: int) -> tuple[int, ...]:
+        """The blocks that memory ``index`` is made from."""
+        return self.layers if self.joint else (self.layers[index],)
+
+    def embed_memory(self, index: int, tokens: list[Tensor]) -> Tensor:
+        """Tokens [N, P, C] of each of its blocks to the features [N, P, D] of memory ``index``."""
+        joined = torch.cat([project(layer, None) for layer in tokens], dim=-1) if self.joint else tokens[0]
+        return project(joined, self.projections[index])
+
+
+class Extractor(Embedding):
+    """Images to embedded patches: backbone, then embedding."""
+
+    def __init__(self, backbone: Backbone, config: Config) -> None:
+        super().__init__(backbone.architecture, config, backbone.device)
+        self.backbone = backbone
+        # Threads for what is done to single images before and after the backbone.
+        self.workers = min(CUDA_WORKERS, os.cpu_count() or 1) if backbone.device.type == "cuda" else WORKERS
+        self._config = config
+
+    def tokens(self, pixels: Tensor) -> list[Tensor]:
+        """Images [N, 3, H, W] to raw block outputs [N, P, C] per layer; in tiles, if the configuration says so."""
+        if self._config.tile is None:
+            return self.backbone.tokens(pixels)
+        return tiled_tokens(pixels, PATCH, self._config.tile // PATCH, self.backbone.tokens)
+
+    def features(self, pixels: Tensor) -> list[Tensor]:
+        """Images [N, 3, H, W] to embedded patches [N, P, D], one tensor per memory."""
+        return self.embed(self.tokens(pixels))
+
+    def prepare(self, picture: Picture) -> Tensor:
+        """The picture as the input [3, H, W] of the backbone."""
+        frame = frame_of(self._config, picture.size)
+        return torch.from_numpy(framed_input(picture, self._config.input_size, frame.origin, frame.scaled))
+
+    @property
+    def group_size(self) -> int:
+        """Images that pass the backbone together.
+
+        On a CPU it is one: matrix sizes, and with them rounding, then never depend on the batch. The same holds where
+        images are padded, as each then has patches of its own that count.
+        """
+        if self.backbone.device.type != "cuda" or self._config.aspect == "pad":
+            return 1
+        patches = self._config.grid[0] * self._config.grid[1]
+        return max(1, CUDA_BATCH * CUDA_PATCHES // max(CUDA_PATCHES, patches))
+
+    def batches(self, images: Iterable[ImageLike]) -> Iterator[tuple[list[Picture | ImageError], Tensor]]:
+        """Images in groups, opened, with the pixels [N, 3, H, W] of those that could be, in order."""
+        for group in opened_groups(images, self.prepare, self.group_size, self.workers):
+            inputs = [pixels for _, pixels in group if pixels is not None]
+            pixels = torch.stack(inputs) if inputs else torch.empty(0, 3, *self._config.input_size)
+            yield [picture for picture, _ in group], pixels
+
+
 @dataclass
 class Reader:
-    """What turns images into features, and features into readings of a memory."""
+    """Turns images into features, and compares features with a memory."""
 
     extractor: Extractor
     config: Config
-    _scopes: dict[tuple[int, int], tuple[Mask | None, Scope | None]] = field(default_factory=dict, repr=False)
+    _scopes: dict[tuple[int, int], tuple[Bools | None, Scope | None]] = field(default_factory=dict, repr=False)
 
     @property
     def device(self) -> torch.device:
@@ -45,7 +135,7 @@ class Reader:
     def _patches(self) -> int:
         return self.config.grid[0] * self.config.grid[1]
 
-    def scope(self, size: tuple[int, int], roi: Mask | None) -> Scope | None:
+    def scope(self, size: tuple[int, int], roi: Bools | None) -> Scope | None:
         """The patches that count in an image of ``size`` (height, width); None: all.
 
         They are the same for all images unless these are padded. A line's cameras have few sizes, so scopes are cached.
@@ -58,7 +148,7 @@ class Reader:
             cached = self._scopes[key] = (roi, scope_of(self.config, roi, key, self.device))
         return cached[1]
 
-    def selectable_rows(self, images: Sequence[TrainingImage], roi: Mask | None) -> Tensor | None:
+    def selectable_rows(self, images: Sequence[TrainingImage], roi: Bools | None) -> Tensor | None:
         """The patches of all ``images`` that may become anchors, as rows of a store; None: all."""
         patches = self._patches
         scopes = {image.size: self.scope(image.size, roi) for image in images}
@@ -86,7 +176,7 @@ class Reader:
 
     @contextmanager
     def embedded(
-        self, items: Sequence[ImageLike], images: Sequence[TrainingImage], roi: Mask | None, on_progress: Progress
+        self, items: Sequence[ImageLike], images: Sequence[TrainingImage], roi: Bools | None, on_progress: Progress
     ) -> Iterator[FeatureStore]:
         """The embedded patches of ``items``, which ``images`` describe, while the block runs."""
         with FeatureStore(len(items), self._patches, self.extractor.dims) as store:
@@ -108,7 +198,7 @@ class Reader:
         thumbnails: bool = False,
         taken: Iterable[str] = (),
     ) -> Iterator[tuple[FeatureStore, list[ImageLike], tuple[TrainingImage, ...]]]:
-        """Good images, read once: their embedded patches, those that were readable, and what to keep of each.
+        """Good images, read once: their embedded patches, those that were readable, and what to store of each.
 
         An unreadable image ends the embedding; the others are still opened, so that the error names all that are bad.
         """
@@ -117,12 +207,12 @@ class Reader:
         good: list[tuple[ImageLike, TrainingImage]] = []
         waiting: list[Tensor] = []
         with FeatureStore(len(items), self._patches, self.extractor.dims) as store:
-            for index, one in enumerate(opened):
-                if isinstance(one, ImageError):
-                    errors[index] = one
+            for index, image in enumerate(opened):
+                if isinstance(image, ImageError):
+                    errors[index] = image
                 else:
-                    good.append((items[index], one.image))
-                    waiting.append(one.prepared)
+                    good.append((items[index], image[0]))
+                    waiting.append(image[1])
                 if errors and not skip_bad:
                     waiting.clear()
                 if waiting and (len(waiting) == self.extractor.group_size or index + 1 == len(items)):
@@ -143,9 +233,9 @@ class Reader:
 
         return embedded_images
 
-    def read(self, features: Sequence[Tensor], size: tuple[int, int], memory: Memory) -> Reading:
+    def score_features(self, features: Sequence[Tensor], size: tuple[int, int], memory: Memory) -> Reading:
         """Compare embedded patches [N, P, D] per layer of images of one ``size`` with a memory."""
-        return score(in_scope(features, self.scope(size, memory.roi)), memory, self.config)
+        return score_patches(in_scope(features, self.scope(size, memory.roi)), memory, self.config)
 
     def input_maps(self, heat: Tensor, scope: Scope | None = None) -> Tensor:
         """Patch scores [N, P] to pixels of the backbone's input [N, H, W]: bilinear, then blurred.
@@ -158,7 +248,7 @@ class Reader:
         return maps if scope is None else maps * scope.pixels
 
     def good_score(self, reading: Reading, scope: Scope | None) -> GoodScore:
-        """What a calibration keeps of the reading of one image."""
+        """What a calibration stores of the reading of one image."""
         image_score = top_mean(reading.ranked, self.config.top_ratio)
         peak = self.input_maps(reading.heat, scope).max()
         return GoodScore(float(image_score), float(peak), float(median(reading.scores[0], dim=0)))

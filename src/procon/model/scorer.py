@@ -1,23 +1,23 @@
-"""A fitted model that measures images and explains them, on one device."""
+"""A fitted model that measures images, and names the normal patches behind a score, on one device."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from procon.arrays import Box, Floats
 from procon.config import Config
+from procon.errors import ConfigError
 from procon.method.consensus import median, top_mean
 from procon.method.cuda.graphs import Recorded
-from procon.method.maps import resize_map
-from procon.method.score import Reading, is_fused, score
-from procon.model.calibration import Calibration
-from procon.model.explanation import layer_evidence, peak_of
+from procon.method.maps import resize_maps
+from procon.method.score import LayerReading, Reading, fuse_layers, is_fused, score_patches
+from procon.model.memory import LayerMemory, Memory
 from procon.model.model import Model
 from procon.model.reader import Reader, in_scope
-from procon.model.verdict import Measurement, judge
-from procon.prediction import Explanation, Region
+from procon.model.verdict import Measurement, make_prediction
+from procon.prediction import Anchor, Explanation, LayerEvidence, Region
 from procon.vision.framing import patch_at, patch_box
 from procon.vision.images import Picture
 from procon.vision.scope import Scope
@@ -28,8 +28,7 @@ class ModelScorer:
 
     def __init__(self, model: Model, reader: Reader) -> None:
         self.model, self.reader = model, reader
-        self.config: Config = model.config
-        self.calibration: Calibration | None = model.calibration
+        self.config, self.calibration = model.config, model.calibration
         self.group_size, self.workers = reader.extractor.group_size, reader.extractor.workers
         self._recorded = Recorded(self._measure)
 
@@ -56,11 +55,11 @@ class ModelScorer:
 
     @torch.inference_mode()
     def _measure(self, pixels: Tensor, scope: Scope | None = None) -> tuple[Tensor, ...]:
-        return self._summarize(self._read(pixels, scope), scope)
+        return self._summarize(self._score_pixels(pixels, scope), scope)
 
-    def _read(self, pixels: Tensor, scope: Scope | None, *, neighbors: bool = False) -> Reading:
+    def _score_pixels(self, pixels: Tensor, scope: Scope | None, *, neighbors: bool = False) -> Reading:
         features = in_scope(self.reader.extractor.features(pixels), scope)
-        return score(features, self.model.memory, self.config, neighbors=neighbors)
+        return score_patches(features, self.model.memory, self.config, neighbors=neighbors)
 
     def _summarize(self, reading: Reading, scope: Scope | None) -> tuple[Tensor, ...]:
         maps = self.reader.input_maps(reading.heat, scope)
@@ -74,20 +73,18 @@ class ModelScorer:
         if self.reader.device.type == "cuda" and whole and fused:  # the general search waits for the device
             self._recorded.record(torch.zeros(count, 3, *config.input_size, device=self.reader.device))
 
-    def resize_map(self, input_map: NDArray[np.float32], size: tuple[int, int]) -> NDArray[np.float32]:
+    def resize_map(self, input_map: Floats, size: tuple[int, int]) -> Floats:
         """A map [h, w] at (height, width): bilinear, pixel centres aligned."""
-        return resize_map(torch.from_numpy(input_map).unsqueeze(0), size)[0].numpy()
+        return resize_maps(torch.from_numpy(input_map).unsqueeze(0), size)[0].numpy()
 
     @torch.inference_mode()
-    def explain(
-        self, picture: Picture, xy: tuple[float, float] | None, region: Region | tuple[int, int, int, int] | None
-    ) -> Explanation:
+    def explain(self, picture: Picture, xy: tuple[float, float] | None, region: Region | Box | None) -> Explanation:
         """The normal patches that a pixel of a picture was compared with, from one pass of backbone and search."""
         memory, config = self.model.memory, self.config
         scope = self.reader.scope(picture.size, memory.roi)
-        reading = self._read(self.prepare(picture).unsqueeze(0), scope, neighbors=True)
+        reading = self._score_pixels(self.prepare(picture).unsqueeze(0), scope, neighbors=True)
         measured = _measurements(self._summarize(reading, scope))[0]
-        prediction = judge(self, picture, measured)
+        prediction = make_prediction(self, picture, measured)
         if xy is None:
             xy = peak_of(prediction.heatmap, region.box if isinstance(region, Region) else region)
         patch = patch_at(config, xy, picture.size)
@@ -107,3 +104,52 @@ def _measurements(parts: Sequence[Tensor]) -> list[Measurement]:
     """Scores [N], maps [N, H, W] and medians [N] image by image, on the CPU."""
     rows = zip(*(part.cpu() for part in parts), strict=True)
     return [Measurement(float(score), input_map.numpy(), float(middle)) for score, input_map, middle in rows]
+
+
+def layer_evidence(reading: Reading, place: int, memory: Memory, config: Config) -> list[LayerEvidence]:
+    """What every layer says about the patch at ``place`` of the one image behind ``reading``."""
+    scales = [layer.scale for layer in memory.layers]
+    count = len(memory.layers)
+    values = [float(fuse_layers(reading.maps[:, i : i + 1], scales[i : i + 1], config)[0, place]) for i in range(count)]
+    parts = contributions(values, config.layer_fusion)
+    blocks = [config.layers] if config.layer_fusion == "concat" else [(block,) for block in config.layers]
+    evidence = []
+    for layer, stored, block, part in zip(reading.layers, memory.layers, blocks, parts, strict=True):
+        residuals = layer.residuals[0, :, place]
+        anchors = tuple(_anchors(layer, place, stored, memory, config))
+        evidence.append(LayerEvidence(block, float(median(residuals, dim=0)), tuple(residuals.tolist()), part, anchors))
+    return evidence
+
+
+def _anchors(layer: LayerReading, place: int, stored: LayerMemory, memory: Memory, config: Config) -> list[Anchor]:
+    """The nearest anchors of every bank, by bank, nearest first."""
+    assert layer.rows is not None and layer.weights is not None and layer.distances is not None
+    rows, weights, distances = (part[0, :, place] for part in (layer.rows, layer.weights, layer.distances.sqrt()))
+    anchors = []
+    for bank in range(len(rows)):
+        for row, weight, distance in zip(rows[bank], weights[bank], distances[bank], strict=True):
+            number, patch = divmod(int(stored.origin[row]), memory.patches)
+            image = memory.images[number]
+            box = patch_box(config, patch, image.size)
+            anchors.append(Anchor(image.name, number, box, bank + 1, float(weight), float(distance)))
+    return anchors
+
+
+def contributions(values: Sequence[float], fusion: str) -> list[float]:
+    """What each layer's value adds to the fused one; the parts sum to it."""
+    count = len(values)
+    if fusion not in ("median", "max"):
+        return [value / count for value in values]
+    order = sorted(range(count), key=lambda index: values[index])
+    chosen = {order[-1]} if fusion == "max" else {order[(count - 1) // 2], order[count // 2]}
+    return [values[index] / len(chosen) if index in chosen else 0.0 for index in range(count)]
+
+
+def peak_of(heatmap: Floats, box: Box | None = None) -> tuple[int, int]:
+    """(x, y) of the largest value of a heat map [H, W], in ``box`` if one is given."""
+    left, top, right, bottom = box or (0, 0, heatmap.shape[1], heatmap.shape[0])
+    inside = heatmap[max(top, 0) : bottom, max(left, 0) : right]
+    if not inside.size:
+        raise ConfigError(f"region must overlap the image of {heatmap.shape[1]} x {heatmap.shape[0]} pixels, got {box}")
+    row, column = np.unravel_index(inside.argmax(), inside.shape)
+    return max(left, 0) + int(column), max(top, 0) + int(row)

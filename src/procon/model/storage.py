@@ -14,14 +14,14 @@ from torch import Tensor
 from procon.errors import ModelFileError
 from procon.files import atomic_path
 
-FORMAT = 1
+MODEL_FORMAT = 1
 _KEY = "procon"  # the entry of the safetensors metadata that holds our JSON
 
 
 def write_model(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
     """Write ``tensors`` and JSON-ready ``metadata`` to ``path``; an earlier file there survives any failure."""
     tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    document = _sealed({**metadata, "format": FORMAT, "tensors_sha256": _tensors_sha256(tensors)})
+    document = _sealed({**metadata, "format": MODEL_FORMAT, "tensors_sha256": _tensors_sha256(tensors)})
     with atomic_path(path) as temporary:
         save_file(tensors, temporary, metadata={_KEY: json.dumps(document)})
 
@@ -59,9 +59,10 @@ def read_metadata(path: Path) -> dict[str, Any]:
     version = metadata.get("format") if isinstance(metadata, dict) else None
     if not isinstance(version, int):
         raise ModelFileError(f"{path}: is a safetensors file but not a ProCon model")
-    if version > FORMAT:
+    if version > MODEL_FORMAT:
         raise ModelFileError(
-            f"{path}: has format {version}, this release reads up to {FORMAT}; upgrade with: pip install -U procon"
+            f"{path}: has format {version}, this release reads up to {MODEL_FORMAT}; upgrade with: "
+            "pip install -U procon"
         )
     if _sealed(metadata)["checksum"] != metadata.get("checksum"):
         raise ModelFileError(f"{path}: is corrupted: its checksum does not match; copy it again or fit again")

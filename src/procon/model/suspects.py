@@ -2,9 +2,9 @@
 
 Each training image is scored without its own anchors, as a new one would be. A defect that only a few images share
 scores high, unless the others that share it explain it: so the suspects are hidden too, and all images are scored
-again, until no more are found. The images that nothing speaks against set the scale, by their lower half alone, which
-defects in the upper half do not stretch. The score is the one that decides the verdict: with
-``score_relative_to="anchors"`` it is relative to levels that come from unsuspected images only.
+again, until no more are flagged. The unsuspected images set the scale, by their lower half alone, which defects in the
+upper half do not stretch. The score is the one that decides the verdict: with ``score_relative_to="anchors"`` it is
+relative to levels that come from unsuspected images only.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from procon.arrays import Box, Floats
 from procon.errors import ConfigError
 from procon.method.consensus import top_mean
 from procon.method.levels import anchor_levels
@@ -22,12 +22,11 @@ from procon.method.score import Reading, fuse, read_layers
 from procon.model.memory import Memory
 from procon.model.model import Model
 from procon.model.reader import Reader, everywhere, in_scope
-from procon.model.store import FeatureStore
+from procon.model.selection import FeatureStore
 from procon.progress import Progress
 from procon.vision.framing import patch_box
 
-LIMIT = 3.0
-"""Spreads above the median at which an image is suspected; of normal scores about 1 in 700 is that far out."""
+SUSPECT_LIMIT = 3.0  # spreads above the median from which an image is suspected; about 1 in 700 normal scores is there
 _ROUNDS = 8
 
 
@@ -35,18 +34,13 @@ _ROUNDS = 8
 class Suspect:
     """A training image and how far it stands out."""
 
-    image: str
-    """Its name in the memory."""
+    image: str  # its name in the memory
     number: int
-    score: float
-    """Image score without its own anchors, and without those of other suspects."""
-    excess: float
-    """How far the score lies above the median of the unsuspected, in their spreads."""
+    score: float  # image score without its own anchors, and without those of other suspects
+    excess: float  # how far the score lies above the median of the unsuspected, in their spreads
     flagged: bool
-    box: tuple[int, int, int, int]
-    """(left, top, right, bottom) of the patch that is least explained, in pixels of the image."""
-    map: NDArray[np.float32] = field(repr=False)
-    """[rows, columns] patch scores."""
+    box: Box  # of the patch with the highest score, in pixels of the image
+    map: Floats = field(repr=False)  # [rows, columns] patch scores
 
 
 def stand_out(scores: Sequence[float], trusted: Sequence[bool]) -> list[float]:
@@ -74,52 +68,46 @@ def find_suspects(
         raise ConfigError("suspects need more training images or a larger coreset_ratio, as an image hides its anchors")
     for _ in range(_ROUNDS):
         readings = []
-        levels = _LevelsWithout(memory, reader, store, hidden)
+        rest = _WithoutSuspects(memory, reader, store, hidden)
         for number in range(count):
-            readings.append(levels.read(number))
+            readings.append(rest.score_image(number))
             on_progress("looking for suspects", number + 1, count)
         scores = [float(top_mean(reading.ranked[0], config.top_ratio)) for reading in readings]
         excess = stand_out(scores, [number not in hidden for number in range(count)])
-        worst = sorted(range(count), key=lambda number: -excess[number])[: count // 2]
-        suspected = frozenset(number for number in worst if excess[number] > limit)
+        worst = sorted(range(count), key=lambda number: -excess[number])
+        suspected = frozenset(number for number in worst[: count // 2] if excess[number] > limit)
         if suspected == hidden or _fewest(memory, suspected) < config.num_neighbors:
             break
         hidden = suspected
     suspects = []
-    for number in sorted(range(count), key=lambda number: -excess[number]):
+    for number in worst:
         image = memory.images[number]
-        scope = reader.scope(image.size, memory.roi)
-        grid = everywhere(readings[number].ranked[0], scope).view(config.grid)
-        box = patch_box(config, int(grid.argmax()), image.size)
-        flagged = number in suspected
+        grid = everywhere(readings[number].ranked[0], reader.scope(image.size, memory.roi)).view(config.grid)
+        box, flagged = patch_box(config, int(grid.argmax()), image.size), number in suspected
         suspects.append(Suspect(image.name, number, scores[number], excess[number], flagged, box, grid.cpu().numpy()))
     return suspects
 
 
-class _LevelsWithout:
-    """Training images read without their own anchors and those of ``hidden`` images."""
+class _WithoutSuspects:
+    """Scores training images without their own anchors and those of ``hidden`` images."""
 
     def __init__(self, memory: Memory, reader: Reader, store: FeatureStore, hidden: frozenset[int]) -> None:
         self._memory, self._reader, self._store, self._hidden = memory, reader, store, hidden
         self._relative = reader.config.score_relative_to == "anchors"
         self._sums = [layer.sums for layer in memory.layers if layer.sums is not None]
         for number in hidden if self._relative else ():
-            self._sums = self._subtract(number)
+            self._sums = self._sums_without(number)
 
-    def read(self, number: int) -> Reading:
-        """Image ``number`` against what is left of the memory."""
-        layers = read_layers(
-            self._features(number),
-            self._memory,
-            self._reader.config,
-            hidden=self._memory.own(self._hidden | {number}),
-        )
-        sums = self._sums if number in self._hidden or not self._relative else self._subtract(number)
+    def score_image(self, number: int) -> Reading:
+        """Image ``number`` compared with what is left of the memory."""
+        memory, config = self._memory, self._reader.config
+        layers = read_layers(self._features(number), memory, config, hidden=memory.own(self._hidden | {number}))
+        sums = self._sums if number in self._hidden or not self._relative else self._sums_without(number)
         levels = [anchor_levels(total) for total in sums] if self._relative else None
-        reading = fuse(layers, self._memory, self._reader.config, levels=levels)
+        reading = fuse(layers, memory, config, levels=levels)
         return Reading((), reading.maps, reading.scores, reading.heat, reading.ranked)  # neighbours are not kept
 
-    def _subtract(self, number: int) -> list[Tensor]:
+    def _sums_without(self, number: int) -> list[Tensor]:
         """The sums behind the levels without what image ``number`` added to them in the fit."""
         own = self._memory.own([number])
         layers = read_layers(self._features(number), self._memory, self._reader.config, hidden=own)
@@ -131,7 +119,7 @@ class _LevelsWithout:
 
 
 def _fewest(memory: Memory, hidden: frozenset[int]) -> int:
-    """Anchors of the smallest bank without those of ``hidden`` and of whichever image is read."""
+    """Anchors of the smallest bank without those of ``hidden`` and of whichever image is scored."""
     fewest = []
     for layer in memory.layers:
         source = layer.origin[layer.banks] // memory.patches

@@ -1,4 +1,4 @@
-"""The images behind a memory: what is kept of each, and how it is found again."""
+"""The images behind a memory: what is stored of each, and how it is found again."""
 
 import hashlib
 import io
@@ -15,7 +15,17 @@ from torch import Tensor
 from procon.errors import BatchError, ImageError
 from procon.progress import Progress
 from procon.vision.folders import training_images
-from procon.vision.images import WORKERS, ImageLike, Picture, as_list, in_order, open_image, read_file, try_open
+from procon.vision.images import (
+    WORKERS,
+    ImageLike,
+    ImageLikes,
+    Picture,
+    as_list,
+    in_order,
+    open_image,
+    read_file,
+    try_open,
+)
 from procon.vision.pictures import jpeg, shrink
 
 THUMBNAIL_SIDE = 384  # pixels; evidence shows a few patches, which are then still some fifty pixels wide
@@ -25,14 +35,10 @@ THUMBNAIL_SIDE = 384  # pixels; evidence shows a few patches, which are then sti
 class TrainingImage:
     """One good image as a model remembers it."""
 
-    name: str
-    """Its path as it was given, or ``image N``."""
-    size: tuple[int, int]
-    """(height, width) in pixels."""
-    digest: str
-    """``file:`` and the sha256 of the file, or ``pixels:`` and that of the pixels where there was none."""
-    thumbnail: bytes = field(default=b"", repr=False)
-    """A small JPEG, or nothing."""
+    name: str  # its path as it was given, or "image N"
+    size: tuple[int, int]  # (height, width) in pixels
+    digest: str  # "file:" and the sha256 of the file, or "pixels:" and that of the pixels where there was none
+    thumbnail: bytes = field(default=b"", repr=False)  # a small JPEG, or nothing
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, without the thumbnail."""
@@ -45,15 +51,7 @@ class TrainingImage:
         return cls(str(stored["name"]), (int(height), int(width)), str(stored["digest"]), thumbnail)
 
 
-@dataclass(frozen=True)
-class OpenedImage:
-    """A good image, decoded once: what a model keeps of it, and what is computed from its pixels."""
-
-    image: TrainingImage
-    prepared: Any
-
-
-def list_good(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
+def list_good(images: ImageLikes) -> list[ImageLike]:
     """The good images that are meant: a folder stands for the good images of its layout."""
     if isinstance(images, str | Path) and Path(images).is_dir():
         items: list[ImageLike] = list(training_images(Path(images)))
@@ -71,8 +69,8 @@ def open_good(
     *,
     thumbnails: bool = False,
     taken: Iterable[str] = (),
-) -> Iterator[OpenedImage | ImageError]:
-    """Read every image once, in threads and in order: its digest, its pixels, and what ``prepare`` makes of these.
+) -> Iterator[tuple[TrainingImage, Any] | ImageError]:
+    """Every image, read once, in threads and in order: what a model stores of it, and what ``prepare`` returns.
 
     Names of images without a path avoid those ``taken``.
     """
@@ -93,13 +91,13 @@ def open_good(
         picture, digest, small, prepared = opened
         name = _name(items[index], index, used)
         used.add(name)
-        yield OpenedImage(TrainingImage(name, picture.size, digest, small), prepared)
+        yield TrainingImage(name, picture.size, digest, small), prepared
 
 
-def good_images(
-    images: ImageLike | Iterable[ImageLike], on_progress: Progress, *, taken: Iterable[str] = ()
+def open_all_good(
+    images: ImageLikes, on_progress: Progress, *, taken: Iterable[str] = ()
 ) -> tuple[list[ImageLike], tuple[TrainingImage, ...]]:
-    """Good images and what to keep of each; all are opened before any other work is done."""
+    """Good images and what a model stores of each; all are opened before any other work is done."""
     items = list_good(images)
     errors: dict[int, ImageError] = {}
     training: list[TrainingImage] = []
@@ -107,7 +105,7 @@ def good_images(
         if isinstance(opened, ImageError):
             errors[index] = opened
         else:
-            training.append(opened.image)
+            training.append(opened[0])
         on_progress("checking images", index + 1, len(items))
     if errors:
         raise BatchError(errors)
@@ -115,7 +113,7 @@ def good_images(
 
 
 def open_with_digest(image: ImageLike) -> tuple[Picture, str]:
-    """Decode an image and say what tells it from others: its file if it is one (decoders differ in the last bit)."""
+    """Decode an image, and identify it: by its file if it is one, as decoders differ in the last bit."""
     if isinstance(image, str | Path):
         picture, content = read_file(Path(image))
         return picture, "file:" + hashlib.sha256(content).hexdigest()
@@ -143,24 +141,12 @@ def _name(image: ImageLike, index: int, used: set[str]) -> str:
     return f"image {index}"
 
 
-def find_again(
-    images: Sequence[TrainingImage], held: Mapping[str, ImageLike], folder: Path | None = None
-) -> list[ImageLike]:
-    """Something to open for each image: what is ``held`` in memory, its path, or where it is below ``folder`` now.
-
-    One that is gone, or no longer the same, has its :class:`ImageError` there instead.
-    """
-    return [held[image.name] if image.name in held else _locate(image, folder) for image in images]
-
-
 @dataclass
 class TrainingSources:
     """Where training images can be read again."""
 
-    held: dict[str, ImageLike] = field(default_factory=dict)
-    """Images that exist in memory only, by name."""
-    folder: Path | None = None
-    """Where the files are now, if they have moved."""
+    held: dict[str, ImageLike] = field(default_factory=dict)  # images that exist in memory only, by name
+    folder: Path | None = None  # where the files are now, if they have moved
 
     def hold(self, images: Sequence[TrainingImage], items: Sequence[ImageLike]) -> None:
         """Keep those ``items`` that have no path, so that the threshold can follow the memory."""
@@ -168,8 +154,11 @@ class TrainingSources:
         self.held |= {image.name: item for image, item in pairs if not isinstance(item, str | Path)}
 
     def find(self, images: Sequence[TrainingImage]) -> list[ImageLike]:
-        """Something to open for each image, or its :class:`ImageError`; see :func:`find_again`."""
-        return find_again(images, self.held, self.folder)
+        """Something to open for each image: what is held, its path, or where it is below ``folder`` now.
+
+        An image that is missing, or no longer the same, has its :class:`ImageError` there instead.
+        """
+        return [self.held[image.name] if image.name in self.held else _locate(image, self.folder) for image in images]
 
     def find_all(self, images: Sequence[TrainingImage], why: str) -> list[ImageLike]:
         """Something to open for each image; an error that says ``why`` they are needed if one is missing."""

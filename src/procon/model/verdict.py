@@ -18,11 +18,11 @@ from procon.method.regions import find_regions, peak_region
 from procon.prediction import Prediction
 from procon.vision.folders import inspection_images
 from procon.vision.framing import frame_of
-from procon.vision.images import AHEAD, ImageLike, Picture, as_list, in_order, is_batch, try_open
+from procon.vision.images import AHEAD, ImageLike, ImageLikes, Picture, as_list, in_order, is_batch, try_open
 
 
-class Threshold(Protocol):
-    """What a verdict needs to know about good images."""
+class CalibrationLike(Protocol):
+    """The statistics of good images that a verdict needs."""
 
     @property
     def threshold(self) -> float:
@@ -46,12 +46,9 @@ class Threshold(Protocol):
 class Measurement(NamedTuple):
     """What a model measured on one image."""
 
-    score: float
-    """S_img."""
-    input_map: Floats
-    """[H, W] of the backbone's input."""
-    median: float
-    """Median patch score."""
+    score: float  # S_img
+    input_map: Floats  # [H, W] of the backbone's input
+    median: float  # Median patch score
 
 
 class Scorer(Protocol):
@@ -62,7 +59,7 @@ class Scorer(Protocol):
         """The settings."""
 
     @property
-    def calibration(self) -> Threshold | None:
+    def calibration(self) -> CalibrationLike | None:
         """The threshold, if there is one."""
 
     @property
@@ -91,7 +88,7 @@ class Predictor(Protocol):
         """The settings."""
 
     @property
-    def calibration(self) -> Threshold | None:
+    def calibration(self) -> CalibrationLike | None:
         """The threshold, if there is one."""
 
     @property
@@ -101,14 +98,14 @@ class Predictor(Protocol):
     def describe(self) -> list[str]:
         """The model in a few lines for people."""
 
-    def predict(self, images: ImageLike | Iterable[ImageLike]) -> Any:
+    def predict(self, images: ImageLikes) -> Any:
         """One image in, one prediction out; several in, a list out."""
 
     def predict_each(self, images: Iterable[ImageLike]) -> Iterator[Prediction | ImageError]:
         """Predictions one by one."""
 
 
-def predict(scorer: Scorer, images: ImageLike | Iterable[ImageLike]) -> Any:
+def predict_images(scorer: Scorer, images: ImageLikes) -> Any:
     """Score one image (gives a :class:`Prediction`), or a folder or list of images (gives a list of them)."""
     several = is_batch(images)
     if several and isinstance(images, str | Path):
@@ -130,7 +127,11 @@ def predict_each(scorer: Scorer, images: Iterable[ImageLike]) -> Iterator[Predic
         pictures = [picture for picture, _ in group if isinstance(picture, Picture)]
         inputs = [pixels for _, pixels in group if pixels is not None]
         measured = scorer.measure(inputs, pictures[0].size) if pictures else []
-        predictions = iter(_judge_group(scorer, pictures, measured))
+        pairs = zip(pictures, measured, strict=True)
+        if len(pictures) == 1:
+            predictions = iter([make_prediction(scorer, *pair) for pair in pairs])
+        else:  # in threads
+            predictions = in_order(lambda pair: make_prediction(scorer, *pair), pairs, scorer.workers, ahead=len(group))
         for picture, _ in group:
             yield picture if isinstance(picture, ImageError) else next(predictions)
 
@@ -149,14 +150,7 @@ def opened_groups(
         yield group
 
 
-def _judge_group(scorer: Scorer, pictures: list[Picture], measured: list[Measurement]) -> Iterable[Prediction]:
-    pairs = zip(pictures, measured, strict=True)
-    if len(pictures) == 1:
-        return [judge(scorer, *pair) for pair in pairs]
-    return in_order(lambda pair: judge(scorer, *pair), pairs, scorer.workers, ahead=len(pictures))
-
-
-def judge(scorer: Scorer, picture: Picture, measured: Measurement) -> Prediction:
+def make_prediction(scorer: Scorer, picture: Picture, measured: Measurement) -> Prediction:
     """What was measured on one picture as a prediction: heat map at its size, verdict and regions."""
     heatmap = place_map(scorer, measured.input_map, picture.size)
     score, good = measured.score, scorer.calibration
@@ -166,17 +160,8 @@ def judge(scorer: Scorer, picture: Picture, measured: Measurement) -> Prediction
     regions = find_regions(heatmap, good.pixel_threshold)
     if anomalous and not regions:
         regions = peak_region(heatmap, good.typical)
-    return Prediction(
-        score,
-        heatmap,
-        anomalous,
-        good.threshold,
-        good.p_value(score),
-        regions,
-        picture.source,
-        good.pixel_threshold,
-        measured.median,
-    )
+    verdict = anomalous, good.threshold, good.p_value(score)
+    return Prediction(score, heatmap, *verdict, regions, picture.source, good.pixel_threshold, measured.median)
 
 
 def place_map(scorer: Scorer, input_map: Floats, size: tuple[int, int]) -> Floats:

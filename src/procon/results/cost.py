@@ -9,8 +9,7 @@ import torch
 
 from procon.config import Config
 from procon.detector import Detector
-from procon.model.selection import coreset_size
-from procon.model.store import IN_RAM_BYTES
+from procon.model.selection import IN_RAM_BYTES, coreset_size
 from procon.vision.images import ImageLike, open_image
 
 # Share of the N x M distances of a full k-center that the lazy one computes, measured on real parts; random points

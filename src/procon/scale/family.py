@@ -19,7 +19,7 @@ from procon.model.calibration import Calibration, GoodScore
 from procon.model.fitting import leave_one_out
 from procon.model.memory import LayerMemory, Memory
 from procon.model.model import Model
-from procon.model.selection import coreset_size, fill_selected, gather_layer, selectable
+from procon.model.selection import coreset_size, gather_layer, selection_points
 from procon.model.training import TrainingImage
 from procon.progress import Progress
 from procon.scale.cluster import Unit, WorkerProgress, Workers, cut, values
@@ -142,9 +142,7 @@ def _select(config: Config, images: Sequence[Path], size: int, device: str, skip
     with opened as (store, _, training), torch.inference_mode():
         store.counted = detector.reader.selectable_rows(training, None)
         for layer, selection in enumerate(detector.reader.extractor.selections):
-            width = store.dims[layer] if selection is None else selection.shape[1]
-            points = torch.empty(selectable(store), width, device=detector.device)
-            fill_selected(points, store, layer, selection)
+            points = selection_points(store, layer, selection, detector.device)
             rows, radius = centers_of(points, size, config.bank_seeds[:1])
             picks = rows.cpu() if store.counted is None else store.counted[rows.cpu()]
             kept = gather_layer(store, layer, picks)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from procon.model.scorer import ModelScorer
-from procon.model.verdict import Measurement, Scorer, judge
+from procon.model.verdict import Measurement, Scorer, make_prediction
 from procon.prediction import Prediction
 from procon.vision.images import Picture
 
@@ -45,7 +45,7 @@ class Engine:
 
     def judge(self, picture: Picture, measured: Measurement) -> Prediction:
         """Heat map, verdict and regions."""
-        return judge(self._scorer, picture, measured)
+        return make_prediction(self._scorer, picture, measured)
 
     def warm_up(self, counts: Sequence[int]) -> list[None]:
         """Score groups of so many empty images: kernels compile, and small groups are recorded."""

@@ -21,7 +21,7 @@ from procon.detector import Detector
 from procon.errors import ProconError
 from procon.model.calibration import Calibration
 from procon.model.file import calibration_of
-from procon.model.history import Change
+from procon.model.model import Change
 from procon.model.storage import read_metadata
 from procon.server.engine import Engine
 from procon.server.refusal import Redactor, Refusal

@@ -37,6 +37,7 @@ WORKERS, AHEAD = 2, 4  # threads that decode, and images that may wait: the back
 Item = TypeVar("Item")
 Done = TypeVar("Done")
 ImageLike = Any  # path, PIL image, numpy array or torch tensor; a type checker cannot see torch from here
+ImageLikes = ImageLike | Iterable[ImageLike]  # one image, a folder, or several images
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,17 @@ from procon.evaluation.runs.tokens import TokenCache
 from procon.files import atomic_path
 from procon.method.consensus import bank_consensus, lower_quartile, median, top_mean
 from procon.method.neighbors import nearest_in_banks
-from procon.method.score import divide, fuse_layers, layer_scales, read_layer, read_layers, read_neighbors, shift
-from procon.model.features import Embedding
+from procon.method.score import fuse_layers, layer_scales, read_layer, read_layers, read_neighbors, shift_maps
 from procon.model.memory import LayerMemory, Memory
-from procon.model.selection import coreset_size, gather_layer, select_anchors, selection_grid
-from procon.model.store import IN_RAM_BYTES, FeatureStore
+from procon.model.reader import Embedding
+from procon.model.selection import (
+    IN_RAM_BYTES,
+    FeatureStore,
+    coreset_size,
+    gather_layer,
+    select_anchors,
+    selection_grid,
+)
 from procon.model.training import TrainingImage
 from procon.progress import Progress
 from procon.vision.weights import Architecture
@@ -275,7 +281,7 @@ class Sweep:
         if sums:
             levels = replace(layer, sums=sum(sums[1:], sums[0])).levels
             readings = (read_layer(features, layer, read.config, neighbors=True) for features in tested)
-            relative = [divide(reading, levels)[0].cpu().numpy() for reading in readings]
+            relative = [reading.relative_to(levels)[0].cpu().numpy() for reading in readings]
             self._save(read.key + "-relative", np.stack(relative))
 
     def _fuse(self, config: Config) -> VariantScores:
@@ -294,7 +300,7 @@ class Sweep:
             relative = [torch.from_numpy(self._load(key + "-relative")) for key in keys]
             image = fuse_layers(torch.stack([bank_consensus(part) for part in relative], dim=1), scales, config)
         scores = top_mean(image, config.top_ratio)
-        return VariantScores(scores.numpy(), shift(fused, quartile, config).view(-1, *config.grid).numpy())
+        return VariantScores(scores.numpy(), shift_maps(fused, quartile, config).view(-1, *config.grid).numpy())
 
     # ------------------------------------------------------------------------------------------------ files
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from procon.config import Config
 from procon.errors import ImageError
 from procon.files import atomic_text
-from procon.model.features import Extractor
+from procon.model.reader import Extractor
 from procon.vision.backbone import Backbone
 
 _SAVE_EVERY = 8  # images between two updates of tokens.json
