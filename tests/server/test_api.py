@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -215,25 +216,20 @@ def test_metrics_count_verdicts_and_scores_per_model(client: TestClient) -> None
 
 
 def test_the_queue_is_bounded_and_says_when_to_come_back(client: TestClient) -> None:
-    service, held = service_of(client), []
-    for _ in range(service.queue.limit):
-        held.append(service.queue.ticket())
-        held[-1].__enter__()
-    try:
+    queue = service_of(client).queue
+    with ExitStack() as places:
+        for _ in range(queue.limit):
+            places.enter_context(queue.place(1))
         answer = predict(client, png(1))
         assert answer.status_code == 503
         assert int(answer.headers["retry-after"]) >= 1
         assert answer.json() == {"error": "the queue is full; try again shortly"}
-    finally:
-        for ticket in held:
-            ticket.__exit__(None, None, None)
     assert predict(client, png(1)).status_code == 200
 
 
 def test_memory_is_bounded_too(client: TestClient) -> None:
     queue = service_of(client).queue
-    with queue.ticket() as first:
-        first.claim(10 * queue.limit * 2**30)  # alone, the first may have more than the limit
+    with queue.place(10 * queue.limit * 2**30):  # alone, the first may have more than the limit
         assert predict(client, png(1)).status_code == 503
     assert predict(client, png(1)).status_code == 200
 
@@ -361,8 +357,7 @@ def test_work_for_a_client_that_left_is_dropped(client: TestClient) -> None:
             return {"type": "http.disconnect"}
 
     async def ask() -> None:
-        with service.queue.ticket() as ticket:
-            await service.inspect(model, Upload(png(1), "image"), ticket, Gone(), True, id)  # type: ignore[arg-type]
+        await service.inspect(model, Upload(png(1)), Gone(), True, id)  # type: ignore[arg-type]
 
     batches = service.worker.batches
     try:

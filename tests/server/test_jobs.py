@@ -107,7 +107,7 @@ def test_what_was_said_can_be_taken_back(client: TestClient, monkeypatch: pytest
         if task["forget"] and fails:
             raise JobError(fails.pop())
 
-    monkeypatch.setattr(service.jobs, "_in_process", record)
+    monkeypatch.setattr(service.jobs, "_run_process", record)
     noted = client.post(f"/v1/verdicts/{number}/feedback", json={"label": "defect"}).json()
     assert client.delete(f"/v1/feedback/{noted['id']}").json()["state"] == "withdrawn"
     assert client.delete(f"/v1/feedback/{noted['id']}").status_code == 404
@@ -136,7 +136,7 @@ def test_feedback_taken_back_while_it_is_learned_is_forgotten_next(
         entered.set()
         await asyncio.to_thread(go.wait, 20)
 
-    monkeypatch.setattr(service.jobs, "_in_process", record)
+    monkeypatch.setattr(service.jobs, "_run_process", record)
     said = client.post(f"/v1/verdicts/{number}/feedback", json={"label": "good"}).json()["id"]
     assert entered.wait(20)
     assert client.delete(f"/v1/feedback/{said}").json()["state"] == "forgetting"
@@ -149,7 +149,7 @@ def test_only_images_that_came_as_feedback_are_forgotten(
     tmp_path: Path, detector: Detector, good_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody calls a training image good: it is not added, and taking that back must not remove it."""
-    from procon.server.worker import learn
+    from procon.server.worker import run_lesson
 
     model, output = tmp_path / "disc.procon", tmp_path / "out.procon"
     detector.save(model)
@@ -159,11 +159,11 @@ def test_only_images_that_came_as_feedback_are_forgotten(
     known.write_bytes((good_folder / "000.png").read_bytes())
     new.write_bytes(png(50))
     task = {"model": str(model), "weights": None, "training": None, "device": "cpu", "output": str(output)}
-    assert learn({**task, "images": [str(known), str(new)], "forget": []}) == {"added": 1, "forgotten": 0}
+    assert run_lesson({**task, "images": [str(known), str(new)], "forget": []}) == (1, 0)
     grown = {**task, "model": str(output), "output": str(tmp_path / "back.procon")}
-    assert learn({**grown, "images": [], "forget": [str(known)]}) == {"added": 0, "forgotten": 0}
+    assert run_lesson({**grown, "images": [], "forget": [str(known)]}) == (0, 0)
     moved = tmp_path / "moved" / "feedback"  # the state folder may lie elsewhere by now
-    assert learn({**grown, "images": [], "forget": [str(moved / "new.png")]}) == {"added": 0, "forgotten": 1}
+    assert run_lesson({**grown, "images": [], "forget": [str(moved / "new.png")]}) == (0, 1)
     back = Detector.load(tmp_path / "back.procon", device="cpu")
     assert back.memory is not None and detector.memory is not None
     assert back.memory.names == detector.memory.names
@@ -215,7 +215,7 @@ def test_a_failing_lesson_says_why_and_can_be_repeated(client: TestClient, monke
     async def fails(_number: int, _task: dict[str, Any]) -> None:
         raise JobError("the banks are full: /srv/models/disc.procon")
 
-    monkeypatch.setattr(service.jobs, "_in_process", fails)
+    monkeypatch.setattr(service.jobs, "_run_process", fails)
     accepted = client.post("/v1/models/disc/partial_fit", files=images(1)).json()["feedback"]
     number = accepted[0]["id"]
     row = wait_for(lambda: (row := client.get(f"/v1/feedback/{number}").json())["state"] != "pending" and row)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from procon.server.engine import group_sizes
-from procon.server.refusal import Redactor, Refusal
+from procon.server.request_errors import Redactor, RequestError
 from procon.server.scheduler import DeviceWorker, Queue, Work
 from procon.server.settings import is_loopback
 from procon.server.uploads import clean_name
@@ -87,36 +87,27 @@ def test_a_stopped_worker_finishes_what_waits_and_takes_no_more() -> None:
     future = held.submit("m", 1)
     held.release()
     assert future.result() == "m 1" and not held.worker.alive
-    with pytest.raises(Refusal, match="the server is stopping"):
+    with pytest.raises(RequestError, match="the server is stopping"):
         held.submit("m", 2)
 
 
 @given(st.lists(st.integers(0, 60), max_size=30), st.integers(1, 8))
 def test_the_queue_never_holds_more_than_its_limits(sizes: list[int], limit: int) -> None:
-    queue, taken = Queue(limit, 100, 1.0), 0
-    held: list[Any] = []
+    queue, taken, places = Queue(limit, 100, 1.0), 0, ExitStack()
+    count = 0
     for size in sizes:
-        context = queue.ticket()
         try:
-            ticket = context.__enter__()
-        except Refusal as refusal:
-            assert (
-                refusal.status_code == 503 and refusal.headers is not None and int(refusal.headers["retry-after"]) >= 1
-            )
-            assert len(held) == limit
+            places.enter_context(queue.place(size))
+        except RequestError as error:
+            assert error.status_code == 503 and error.headers is not None and int(error.headers["retry-after"]) >= 1
+            assert count == limit or taken + size > 100
             continue
-        try:
-            ticket.claim(size)
-            taken += size
-        except Refusal:
-            assert taken + size > 100
-        held.append(context)
-        assert queue.images == len(held) <= limit and taken <= max(100, size)
-    for context in held:
-        context.__exit__(None, None, None)
+        count, taken = count + 1, taken + size
+        assert queue.images == count <= limit and taken <= max(100, size)
+    places.close()
     assert queue.images == 0
-    with queue.ticket() as ticket:
-        ticket.claim(1000)  # alone
+    with queue.place(1000):  # alone
+        pass
 
 
 def test_a_rush_shortens_the_line_until_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,33 +116,33 @@ def test_a_rush_shortens_the_line_until_it_is_over(monkeypatch: pytest.MonkeyPat
     queue = Queue(8, 10**9, most_seconds=1.0, least=2)
     with ExitStack() as others:
         for _ in range(8):
-            others.enter_context(queue.ticket()).claim(1)
+            others.enter_context(queue.place(1))
         queue.record_time(0.3)
         assert queue.places == 8  # eight clients that ask in turn are all served
-        with pytest.raises(Refusal) as refused, queue.ticket():
-            pass
+        with pytest.raises(RequestError) as refused:
+            queue.check()
         assert refused.value.headers == {"retry-after": "2"}  # eight images of 0.3 s
         assert queue.places == 3  # what can be answered within a second
     for count in (1, 2, 3):
         with ExitStack() as few:
             for _ in range(count):
-                few.enter_context(queue.ticket()).claim(1)
+                few.enter_context(queue.place(1))
             if count < 3:
                 continue
-            with pytest.raises(Refusal), queue.ticket():
-                pass
+            with pytest.raises(RequestError):
+                queue.check()
     now[0] += 4
-    with pytest.raises(Refusal), ExitStack() as few:
+    with pytest.raises(RequestError), ExitStack() as few:
         for _ in range(4):
-            few.enter_context(queue.ticket()).claim(1)
+            few.enter_context(queue.place(1))
     now[0] += 4  # the rush goes on from the latest refusal
     assert queue.places == 3
     now[0] += 2
     assert queue.places == 8
     queue.record_time(10.0)
-    with pytest.raises(Refusal), ExitStack() as many:
+    with pytest.raises(RequestError), ExitStack() as many:
         for _ in range(9):
-            many.enter_context(queue.ticket()).claim(1)
+            many.enter_context(queue.place(1))
     assert queue.places == 2  # never fewer than can be worked on at a time
 
 
@@ -160,30 +151,20 @@ def test_when_a_rush_begins_those_who_came_last_are_refused_too() -> None:
     held = Held(1, queue)
     with ExitStack() as others:
         for _ in range(6):
-            others.enter_context(queue.ticket()).claim(1)
+            others.enter_context(queue.place(1))
         futures = [held.submit("m", number) for number in range(6)]
         preparing = held.worker.submit(Work("n", 6, list, timed=False))
         queue.record_time(0.5)
-        with pytest.raises(Refusal), queue.ticket():
-            pass
+        with pytest.raises(RequestError):
+            queue.check()
     assert queue.refused == 5
     for late in futures[2:]:
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(RequestError) as refused:
             late.result(1)
         assert refused.value.status_code == 503 and refused.value.headers == {"retry-after": "1"}
     held.release()
     assert [future.result() for future in futures[:2]] == ["m 0", "m 1"]
     assert preparing.result() == 6  # a model that is being loaded waits its turn
-
-
-def test_one_that_is_still_sending_has_no_place_in_the_line_yet() -> None:
-    queue = Queue(4, 10**9, most_seconds=1.0, least=1)
-    queue.record_time(1.0)
-    queue._refused_at = time.monotonic()
-    with queue.ticket(), queue.ticket(), queue.ticket() as third:
-        third.claim(1)  # two others are slow to send: they do not keep it waiting
-        with pytest.raises(Refusal), queue.ticket():
-            pass
 
 
 @pytest.mark.parametrize(

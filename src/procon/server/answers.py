@@ -6,34 +6,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
+from procon.detector import Detector
+from procon.errors import ImageError
 from procon.model.calibration import Calibration
-from procon.prediction import Explanation, Prediction
+from procon.prediction import Explanation, NormalPatch, Prediction
 from procon.results.inspection import OVERLAY_SIDE
 from procon.results.rendering import color_scale, painted
-from procon.server.crops import crop_around, crop_normal
+from procon.server import schemas
 from procon.server.models import Entry, ServedModel
-from procon.server.schemas import (
-    ChangeAnswer,
-    ExplanationAnswer,
-    FloatMap,
-    JobAnswer,
-    ModelAnswer,
-    NormalPatchAnswer,
-    PredictionAnswer,
-    ThresholdAnswer,
-)
 from procon.server.service import InspectedPart, Service
 from procon.server.store import StoreRow
 from procon.vision.framing import patch_size
 from procon.vision.images import Picture
-from procon.vision.pictures import shrink, shrink_map
+from procon.vision.pictures import jpeg, shrink, shrink_map
+
+_AROUND = 2.0  # patches shown on each side of an explained patch
+_SIDE = 168  # pixels of such a picture
 
 
-def prediction_answer(part: InspectedPart, map_side: int, seconds: float) -> PredictionAnswer:
+def prediction_answer(part: InspectedPart, map_side: int, seconds: float) -> schemas.PredictionAnswer:
     """The prediction for one image."""
-    return PredictionAnswer(
+    return schemas.PredictionAnswer(
         **part.prediction.to_dict(),
         id=part.number,
         model=part.model.name,
@@ -41,23 +37,23 @@ def prediction_answer(part: InspectedPart, map_side: int, seconds: float) -> Pre
         name=part.upload.name,
         width=part.picture.size[1],
         height=part.picture.size[0],
-        map=small_map(part.prediction, map_side) if map_side else None,
+        map=_small_map(part.prediction, map_side) if map_side else None,
         seconds=seconds,
     )
 
 
-def model_answers(service: Service) -> list[ModelAnswer]:
+def model_answers(service: Service) -> list[schemas.ModelAnswer]:
     """All models."""
     return [model_answer(service, name, entry) for name, entry in service.models.entries.items()]
 
 
-def model_answer(service: Service, name: str, entry: Entry) -> ModelAnswer:
+def model_answer(service: Service, name: str, entry: Entry) -> schemas.ModelAnswer:
     """One model."""
     model = entry.model
     if model is None:
-        return ModelAnswer(name=name, error=entry.error)
+        return schemas.ModelAnswer(name=name, error=entry.error)
     verdicts, waiting = service.store.counts(name, model.calibration.threshold if model.calibration else None)
-    return ModelAnswer(
+    return schemas.ModelAnswer(
         name=name,
         revision=model.revision,
         error=entry.error,
@@ -67,16 +63,15 @@ def model_answer(service: Service, name: str, entry: Entry) -> ModelAnswer:
         images=model.images,
         anchors=model.anchors,
         loaded=model.loaded,
-        threshold=threshold_answer(model.calibration) if model.calibration else None,
-        history=[ChangeAnswer(**change.to_dict()) for change in model.history[-50:]],
+        threshold=_threshold_answer(model.calibration) if model.calibration else None,
+        history=[schemas.ChangeAnswer(**change.to_dict()) for change in model.history[-50:]],
         verdicts=verdicts,
         waiting=waiting,
     )
 
 
-def threshold_answer(calibration: Calibration) -> ThresholdAnswer:
-    """A threshold and its false-alarm rate."""
-    return ThresholdAnswer(
+def _threshold_answer(calibration: Calibration) -> schemas.ThresholdAnswer:
+    return schemas.ThresholdAnswer(
         score=calibration.threshold,
         pixel=calibration.pixel_threshold,
         typical=calibration.typical,
@@ -91,19 +86,19 @@ def threshold_answer(calibration: Calibration) -> ThresholdAnswer:
     )
 
 
-def job_answer(service: Service, job: StoreRow) -> JobAnswer:
+def job_answer(service: Service, job: StoreRow) -> schemas.JobAnswer:
     """One job."""
     images = len(job["settings"].get("images", ()))
-    return JobAnswer(**job, images=images, **vars(service.jobs.progress(job["id"])))
+    return schemas.JobAnswer(**job, images=images, **service.jobs.progress(job["id"])._asdict())
 
 
-def small_map(prediction: Prediction, side: int) -> FloatMap:
+def _small_map(prediction: Prediction, side: int) -> schemas.FloatMap:
     """The heat map with at most ``side`` pixels on a side."""
     height, width = prediction.heatmap.shape
     factor = min(1.0, side / max(height, width))
     size = max(1, round(height * factor)), max(1, round(width * factor))
     values = np.ascontiguousarray(shrink_map(prediction.heatmap, size), "<f4")
-    return FloatMap(width=size[1], height=size[0], data=base64.b64encode(values.tobytes()).decode())
+    return schemas.FloatMap(width=size[1], height=size[0], data=base64.b64encode(values.tobytes()).decode())
 
 
 def overlay_png(part: InspectedPart) -> bytes:
@@ -115,25 +110,24 @@ def overlay_png(part: InspectedPart) -> bytes:
     return buffer.getvalue()
 
 
-def map_npy(prediction: Prediction) -> bytes:
+def map_npy(part: InspectedPart) -> bytes:
     """The heat map as a .npy file: float32 [height, width] of the image."""
     buffer = io.BytesIO()
-    np.save(buffer, prediction.heatmap, allow_pickle=False)
+    np.save(buffer, part.prediction.heatmap, allow_pickle=False)
     return buffer.getvalue()
 
 
-def explanation_answer(model: ServedModel, picture: Picture, explanation: Explanation) -> ExplanationAnswer:
+def explanation_answer(model: ServedModel, picture: Picture, explanation: Explanation) -> schemas.ExplanationAnswer:
     """An explanation with pictures of its patches, without paths of this machine."""
-    patch = patch_size(model.config, picture.size)
-    crop, inner = crop_around(picture.rgb8(), picture.size, explanation.box, patch)
+    crop, inner = _crop_around(picture.rgb8(), picture.size, explanation.box, patch_size(model.config, picture.size))
     patches = []
     for normal in explanation.normal_patches():
-        crops = crop_normal(model.detector, normal)
+        crops = _crop_normal(model.detector, normal)
         facts = {**vars(normal), "image": Path(normal.image).name}
         missing = None if crops else "the training image can no longer be read"
         normal_crop, normal_inner = crops or (None, None)
-        patches.append(NormalPatchAnswer(**facts, picture=normal_crop, inner=normal_inner, missing=missing))
-    return ExplanationAnswer(
+        patches.append(schemas.NormalPatchAnswer(**facts, picture=normal_crop, inner=normal_inner, missing=missing))
+    return schemas.ExplanationAnswer(
         **{**vars(explanation), "layers": [vars(layer) for layer in explanation.layers]},
         model=model.name,
         revision=model.revision,
@@ -142,3 +136,40 @@ def explanation_answer(model: ServedModel, picture: Picture, explanation: Explan
         inner=inner,
         normal_patches=patches,
     )
+
+
+def _crop_around(
+    pixels: NDArray[np.uint8], size: tuple[int, int], box: schemas.PixelBox, patch: tuple[float, float]
+) -> tuple[str, schemas.BoxShares]:
+    """A patch of an image of ``size`` (height, width) with its surroundings, as a data: URL, and its place in it.
+
+    ``pixels`` may be a smaller copy of the image; ``patch`` is the (width, height) of a patch in the image.
+    """
+    left, right = _span(box[0], box[2], patch[0], size[1])
+    top, bottom = _span(box[1], box[3], patch[1], size[0])
+    width, height = right - left, bottom - top
+    x_scale, y_scale = pixels.shape[1] / size[1], pixels.shape[0] / size[0]
+    zoom = _SIDE / max(width, height)
+    shape = max(1, round(width * zoom)), max(1, round(height * zoom))
+    ends = min(right * x_scale, pixels.shape[1]), min(bottom * y_scale, pixels.shape[0])
+    window = (left * x_scale, top * y_scale, *ends)
+    crop = Image.fromarray(pixels).resize(shape, Image.Resampling.BICUBIC, box=window)
+    inner = (box[0] - left) / width, (box[1] - top) / height, (box[2] - left) / width, (box[3] - top) / height
+    return "data:image/jpeg;base64," + base64.b64encode(jpeg(np.asarray(crop), 85)).decode(), inner
+
+
+def _crop_normal(detector: Detector, patch: NormalPatch) -> tuple[str, schemas.BoxShares] | None:
+    """The same for a patch of a training image, or None if that can no longer be read."""
+    assert detector.memory is not None
+    image = detector.memory.images[patch.number]
+    picture, size = detector.sources.picture(image), image.size
+    if isinstance(picture, ImageError):
+        return None
+    return _crop_around(picture.rgb8(), size, patch.box, patch_size(detector.config, size))
+
+
+def _span(start: int, end: int, side: float, length: int) -> tuple[float, float]:
+    """``_AROUND`` patches on both sides, moved into the image."""
+    span = min(side * (2 * _AROUND + 1), length)
+    begin = min(max((start + end - span) / 2, 0), length - span)
+    return begin, begin + span

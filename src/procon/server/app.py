@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 import procon
 from procon.errors import ProconError
 from procon.server import routes_jobs, routes_models, routes_review
-from procon.server.openapi import COMMON, content
+from procon.server.openapi import PROBLEMS, content
 from procon.server.schemas import Status
 from procon.server.security import Guard
 from procon.server.service import Service
@@ -55,7 +55,7 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     app.state.service = service
-    app.add_middleware(Guard, token=settings.token, limits=settings.limits, count=service.metrics.answered)
+    app.add_middleware(Guard, token=settings.token, limits=settings.limits, count=service.metrics.count_answer)
     for module in (routes_jobs, routes_review, routes_models):
         app.include_router(module.router(service))
     _add_probes(app, service)
@@ -83,12 +83,12 @@ def _add_probes(app: FastAPI, service: Service) -> None:
             word = "stopping" if service.stopping else "the device thread has ended"
         return JSONResponse({"status": word}, 200 if word == "ready" else 503)
 
-    metrics_text = content("text/plain", schema={"type": "string"})
+    responses = {**content("text/plain", schema={"type": "string"}), **PROBLEMS}
 
-    @app.get("/metrics", tags=["probes"], response_class=Response, responses={**metrics_text, **COMMON})
+    @app.get("/metrics", tags=["probes"], response_class=Response, responses=responses)
     def metrics() -> Response:
         """Metrics for Prometheus."""
-        return Response(service.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(service.metrics.render_text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _add_handlers(app: FastAPI, service: Service) -> None:

@@ -12,13 +12,8 @@ from procon.files import atomic_path
 
 def write_durable(path: Path, data: bytes) -> None:
     """Write a file atomically; it is on disk when this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
     _sync_folder(path.parent)
 
 

@@ -17,10 +17,8 @@ _RECORDED = (1, 2, 4, 8, 16)  # group sizes recorded as CUDA graphs; a recording
 class PreparedImage(NamedTuple):
     """An image as the backbone takes it."""
 
-    pixels: Any
-    """[3, H, W]"""
-    size: tuple[int, int]
-    """(height, width) of the original image."""
+    pixels: Any  # [3, H, W]
+    size: tuple[int, int]  # (height, width) of the original image
 
 
 class Engine:

@@ -13,8 +13,8 @@ from typing import Any
 from procon.server.disk import install
 from procon.server.lessons import Lessons, OnLearned
 from procon.server.models import Models
-from procon.server.process import JobError, JobProgress, run_task
-from procon.server.refusal import Redactor, Refusal
+from procon.server.process import JobError, JobProcess, JobProgress
+from procon.server.request_errors import Redactor, RequestError
 from procon.server.settings import Settings
 from procon.server.store import LIVE, Store, StoreRow
 
@@ -39,9 +39,8 @@ class Jobs:
         self.lessons = Lessons(settings, store, models, on_learned)
         self._work = settings.state_folder / "jobs"
         self._training = settings.state_folder / "training"
-        self._progress: dict[int, JobProgress] = {}
         self._wake = asyncio.Event()
-        self._process: asyncio.subprocess.Process | None = None
+        self._process = JobProcess(on_change)
         self._running: int | None = None
         self._task: asyncio.Task[None] | None = None
         self._event_loop: asyncio.AbstractEventLoop | None = None
@@ -52,15 +51,11 @@ class Jobs:
         """The folder of the training images of a model."""
         return self._training / model
 
-    def fit_folder(self, model: str) -> Path:
+    def new_fit_folder(self, model: str) -> Path:
         """A new folder for the images of one fit."""
         return self.training_folder(model) / f"fit-{uuid.uuid4().hex[:12]}"
 
-    def feedback_file(self, model: str, digest: str, ending: str) -> Path:
-        """The file of an image to learn: the same content has the same path."""
-        return self.training_folder(model) / "feedback" / f"{digest[:24]}{ending}"
-
-    def fit(self, model: str, folder: Path, images: list[Path], config: dict[str, Any], replace: bool) -> int:
+    def queue_fit(self, model: str, folder: Path, images: list[Path], config: dict[str, Any], replace: bool) -> int:
         """Queue a fit and return its number; it is on disk when this returns."""
         settings = {
             "folder": str(folder.relative_to(self._training)),
@@ -72,7 +67,7 @@ class Jobs:
         self._notify()
         return number
 
-    def learn(self, model: str) -> None:
+    def queue_lesson(self, model: str) -> None:
         """Queue a job that applies all waiting feedback of a model."""
         queued = self._store.jobs(states=("queued",))
         if not any(job["kind"] == "learn" and job["model"] == model for job in queued):
@@ -82,30 +77,32 @@ class Jobs:
     def check_free(self, model: str, replace: bool) -> None:
         """Refuse a fit whose name is taken, or one job too many."""
         if self._models.is_exported(model):
-            raise Refusal(409, f"there is an exported model called {model}; choose another name")
+            raise RequestError(409, f"there is an exported model called {model}; choose another name")
         if self._models.path(model).exists() and not replace:
-            raise Refusal(409, f"there is a model called {model}; choose another name, or replace it (replace=true)")
+            raise RequestError(
+                409, f"there is a model called {model}; choose another name, or replace it (replace=true)"
+            )
         live = self._store.jobs(states=LIVE)
         if any(job["kind"] == "fit" and job["model"] == model for job in live):
-            raise Refusal(409, f"{model} is being fitted; wait for it, or cancel it")
+            raise RequestError(409, f"{model} is being fitted; wait for it, or cancel it")
         if len(live) >= self._settings.limits.waiting_jobs:
-            raise Refusal(503, "too many jobs are waiting; try again later", {"retry-after": "30"})
+            raise RequestError(503, "too many jobs are waiting; try again later", {"retry-after": "30"})
 
     async def cancel(self, job: StoreRow) -> None:
         """Stop a fit and remove its images."""
-        if job["kind"] != "fit" or job["state"] not in ("queued", "running"):
-            raise Refusal(409, "only a fit can be cancelled" if job["kind"] != "fit" else f"the job is {job['state']}")
+        if job["kind"] != "fit":
+            raise RequestError(409, "only a fit can be cancelled")
         if not self._store.move_job(job["id"], "cancelled", "cancelled by request", only=("queued", "running")):
-            raise Refusal(409, "the job has just ended")
-        if self._running == job["id"] and self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            state = (self._store.job(job["id"]) or job)["state"]
+            raise RequestError(409, f"the job is {state}; only a queued or running one can be cancelled")
+        if self._running == job["id"]:
+            self._process.kill()
         self._discard(job)
         self._notify()
 
     def progress(self, number: int) -> JobProgress:
         """How far a job is."""
-        return self._progress.get(number, JobProgress())
+        return self._process.progress if self._running == number else JobProgress()
 
     def _notify(self) -> None:
         """Wake the loop; called from any thread."""
@@ -121,7 +118,7 @@ class Jobs:
         for job in self._store.jobs(limit=1000, states=("running", "finishing")):
             self._resume(job)
         for model in self.lessons.waiting():
-            self.learn(model)
+            self.queue_lesson(model)
         self._sweep()
         self._event_loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._loop())
@@ -135,7 +132,7 @@ class Jobs:
 
     def _resume(self, job: StoreRow) -> None:
         number, result = job["id"], self._result(job["id"])
-        if job["state"] == "finishing" and job["kind"] == "fit":
+        if job["state"] == "finishing":
             # The model is complete, and perhaps installed already: only the state was not updated.
             if result.exists():
                 install(result, self._models.path(job["model"]))
@@ -172,25 +169,23 @@ class Jobs:
             if not queued:
                 await self._wake.wait()
                 continue
-            job = queued[-1]
-            self._running = job["id"]
-            try:
-                await self._run(job)
-            except JobError as error:
-                self._fail(job, str(error))
-            except Exception:
-                _log.exception("job %s failed", job["id"])
-                self._fail(job, "something went wrong in the server; its log says what")
-            finally:
-                self._running = None
-                self._progress.pop(job["id"], None)
-                self._on_change()
+            await self._run(queued[-1])
 
     async def _run(self, job: StoreRow) -> None:
         if not self._store.move_job(job["id"], "running", attempt=True, only=("queued",)):
             return  # cancelled a moment ago
+        self._running = job["id"]
         self._on_change()
-        await (self._run_fit(job) if job["kind"] == "fit" else self._run_learn(job))
+        try:
+            await (self._run_fit(job) if job["kind"] == "fit" else self._run_lesson(job))
+        except JobError as error:
+            self._fail(job, str(error))
+        except Exception:
+            _log.exception("job %s failed", job["id"])
+            self._fail(job, "something went wrong in the server; its log says what")
+        finally:
+            self._running = None
+            self._on_change()
 
     def _fail(self, job: StoreRow, reason: str) -> None:
         reason = self._redact(reason)
@@ -210,7 +205,7 @@ class Jobs:
             "device": self._settings.device,
             "output": str(result),
         }
-        await self._in_process(number, task)
+        await self._run_process(number, task)
 
         def finish() -> None:
             with self._models.editing(job["model"]):
@@ -227,25 +222,13 @@ class Jobs:
 
         await asyncio.to_thread(finish)
 
-    async def _run_learn(self, job: StoreRow) -> None:
+    async def _run_lesson(self, job: StoreRow) -> None:
         number, model, result = job["id"], job["model"], self._result(job["id"])
-        run = partial(self._in_process, number)
+        run = partial(self._run_process, number)
         finished = await self.lessons.teach(model, self.training_folder(model), result, run)
         if not finished:
             result.unlink(missing_ok=True)
         self._store.move_job(number, "done" if finished else "queued")
 
-    async def _in_process(self, number: int, task: dict[str, Any]) -> None:
-        """Run a task in a process of its own."""
-
-        def on_start(process: asyncio.subprocess.Process) -> None:
-            self._process = process
-
-        def on_progress(progress: JobProgress) -> None:
-            self._progress[number] = progress
-            self._on_change()
-
-        try:
-            await run_task(task, self._work / f"{number}.log", on_start, on_progress)
-        finally:
-            self._process = None
+    async def _run_process(self, number: int, task: dict[str, Any]) -> None:
+        await self._process.run(task, self._work / f"{number}.log")

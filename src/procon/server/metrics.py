@@ -13,7 +13,7 @@ _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 
 _SCORES = tuple(round(0.05 * step, 2) for step in range(1, 41))  # residuals of unit vectors: 0 to 2
 
 
-class Metrics(Collector):
+class ServerMetrics(Collector):
     """The metrics of one server; ``gauges`` is called whenever they are collected."""
 
     def __init__(self, gauges: Callable[[], dict[str, float]]) -> None:
@@ -27,23 +27,23 @@ class Metrics(Collector):
         registry.register(self)
 
     @contextmanager
-    def timed(self, route: str, model: str) -> Iterator[None]:
+    def record_time(self, route: str, model: str) -> Iterator[None]:
         """Record how long a request took, if it succeeds."""
         started = time.perf_counter()
         yield
         self._seconds.labels(route, model).observe(time.perf_counter() - started)
 
-    def scored(self, model: str, score: float, is_anomalous: bool | None) -> None:
+    def count_score(self, model: str, score: float, is_anomalous: bool | None) -> None:
         """Count a verdict."""
         verdict = "unknown" if is_anomalous is None else "anomalous" if is_anomalous else "good"
         self._verdicts.labels(model, verdict).inc()
         self._scores.labels(model).observe(score)
 
-    def answered(self, status: int) -> None:
+    def count_answer(self, status: int) -> None:
         """Count a response."""
         self._answers.labels(str(status)).inc()
 
-    def page(self) -> bytes:
+    def render_text(self) -> bytes:
         """The text format."""
         return generate_latest(self._registry)
 

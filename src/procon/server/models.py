@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -24,8 +24,8 @@ from procon.model.file import calibration_of
 from procon.model.model import Change
 from procon.model.storage import read_metadata
 from procon.server.engine import Engine
-from procon.server.refusal import Redactor, Refusal
-from procon.server.settings import ENDING, NAME_PATTERN
+from procon.server.request_errors import Redactor, RequestError
+from procon.server.settings import ENDING, NAME_PATTERN, Settings
 from procon.vision.backbone import Backbone
 
 _log = logging.getLogger(__name__)
@@ -47,30 +47,23 @@ class ServedModel:
 
     name: str
     stamp: Stamp
-    revision: str
-    """First digits of the checksum of the file: the same content has the same revision everywhere."""
+    revision: str  # first digits of the checksum of the file: the same content has the same revision everywhere
     engine: Engine
     config: Config
     calibration: Calibration | None
-    images: int
-    """Number of training images."""
-    anchors: int
-    """Anchors of a bank."""
-    loaded: float
-    """Seconds since 1970."""
+    images: int  # training images
+    anchors: int  # of a bank
+    loaded: float = field(default_factory=time.time)  # seconds since 1970
     history: tuple[Change, ...] = ()
-    exported: str | None = None
-    """Runtime and precision of an exported model, as ``onnx fp32``; None for a model file."""
-    memory_checksum: str | None = None
-    """Checksum of the memory of a model file; a change of the threshold does not change it."""
-    full_detector: Detector | None = None
-    """The detector of a model file; None for an exported model, which can only score."""
+    exported: str | None = None  # runtime and precision of an exported model, as "onnx fp32"; None for a model file
+    memory_checksum: str | None = None  # of a model file; a change of the threshold does not change it
+    full_detector: Detector | None = None  # of a model file; None for an exported model, which can only score
 
     @property
     def detector(self) -> Detector:
         """The detector, to explain or edit; refused for an exported model."""
         if self.full_detector is None:
-            raise Refusal(
+            raise RequestError(
                 409,
                 f"the model {self.name} was exported ({self.exported}) and only scores images; to explain, to learn or "
                 "to move its threshold, serve the .procon file it was made from",
@@ -83,8 +76,7 @@ class Entry:
     """The state of one model file or exported folder."""
 
     model: ServedModel | None = None
-    failed: Stamp | None = None
-    """Stamp of a file that could not be loaded, so that it is not tried again."""
+    failed: Stamp | None = None  # of a file that could not be loaded, so that it is not tried again
     error: str | None = None
 
 
@@ -93,19 +85,19 @@ class Models:
 
     def __init__(
         self,
-        folder: Path,
-        only: Path | None,
-        private: Path,
+        settings: Settings,
         load_detector: Callable[[Path, str], Detector],
         redact: Redactor,
         on_change: Callable[[], None],
     ) -> None:
-        self.folder, self._only, self._private = folder, only, private
+        self.folder, self._private, self._seconds = settings.folder, settings.state_folder, settings.scan_seconds
+        self._only = None if settings.only is None else settings.models.absolute()
         self._load_detector, self._redact, self._on_change = load_detector, redact, on_change
         self._entries: dict[str, Entry] = {}
         self._scanning = threading.Lock()
         self._edits: dict[str, threading.Lock] = {}
         self._stop = threading.Event()
+        self.stop = self._stop.set
         self.ready = False
 
     def path(self, name: str) -> Path:
@@ -133,17 +125,17 @@ class Models:
         if entry is not None and entry.model is not None:
             return entry.model
         if entry is not None:
-            raise Refusal(409, f"the model {name} cannot be loaded: {entry.error}")
+            raise RequestError(409, f"the model {name} cannot be loaded: {entry.error}")
         if not re.fullmatch(NAME_PATTERN, name):
-            raise Refusal(404, "no such model")
+            raise RequestError(404, "no such model")
         if not self.ready and (self.path(name).is_file() or self.is_exported(name)):
-            raise Refusal(503, f"the model {name} is being loaded", {"retry-after": "2"})
-        raise Refusal(404, f"no such model: {name}")
+            raise RequestError(503, f"the model {name} is being loaded", {"retry-after": "2"})
+        raise RequestError(404, f"no such model: {name}")
 
     # ----------------------------------------------------------------------------------------------------- loading
 
-    def watch(self, seconds: float) -> None:
-        """Scan the folder every so many seconds in a thread, until :meth:`stop`."""
+    def watch(self) -> None:
+        """Scan the folder again and again in a thread, until :meth:`stop`."""
 
         def scan_repeatedly() -> None:
             while True:
@@ -151,14 +143,10 @@ class Models:
                     self.scan()
                 except Exception:
                     _log.exception("looking for models failed")
-                if self._stop.wait(seconds):
+                if self._stop.wait(self._seconds):
                     return
 
         threading.Thread(target=scan_repeatedly, name="procon-models", daemon=True).start()
-
-    def stop(self) -> None:
-        """End the thread of :meth:`watch`."""
-        self._stop.set()
 
     def scan(self) -> None:
         """Load new and changed models and drop deleted ones; if loading fails, the earlier model stays."""
@@ -225,7 +213,6 @@ class Models:
             calibration=detector.calibration,
             images=len(detector.memory.images),
             anchors=int(detector.memory.layers[0].banks.shape[1]),
-            loaded=time.time(),
             history=detector.history,
             memory_checksum=checksum,
             full_detector=detector,
@@ -243,7 +230,6 @@ def _serve_runtime(name: str, stamp: Stamp, runtime: Runtime) -> ServedModel:
         calibration=None if entries["calibration"] is None else Calibration.from_dict(entries["calibration"]),
         images=int(entries["memory"]["images"]),
         anchors=int(entries["memory"]["anchors_per_bank"]),
-        loaded=time.time(),
         exported=f"{runtime.manifest.runtime} {runtime.manifest.precision}",
     )
 

@@ -14,13 +14,13 @@ from starlette.responses import StreamingResponse
 
 from procon.errors import ConfigError
 from procon.server.answers import job_answer, model_answers
-from procon.server.openapi import COMMON, FILES, IMAGE_PROBLEMS, Number, content, form_body, problems
-from procon.server.refusal import Refusal
+from procon.server.openapi import FILES, PROBLEMS, RowNumber, content, form_body
+from procon.server.request_errors import RequestError, check_found
 from procon.server.schemas import JobAnswer, JobsAnswer
 from procon.server.service import Service
 from procon.server.settings import NAME_PATTERN, NAME_RULE
-from procon.server.store import LIVE, StoreRow
-from procon.server.uploads import form_of, is_form, receiving, store_images
+from procon.server.store import LIVE
+from procon.server.uploads import form_of, is_form, store_images
 
 _POLL_SECONDS = 0.1  # how often a stream checks for changes
 _BEAT_SECONDS = 10.0  # a comment line this often lets both ends notice a lost connection
@@ -33,54 +33,48 @@ _FIT_BODY = form_body(
 )
 _EVENT = {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}
 _EVENTS = content("text/event-stream", schema=_EVENT)
-_NOT_FOUND = problems(404, 422)
 
 
 def router(service: Service) -> APIRouter:
     """The routes."""
-    routes = APIRouter(prefix="/v1", tags=["jobs"], responses=COMMON)
+    routes = APIRouter(prefix="/v1", tags=["jobs"], responses=PROBLEMS)
 
-    @routes.post(
-        "/models",
-        status_code=202,
-        openapi_extra=_FIT_BODY,
-        responses={**IMAGE_PROBLEMS, **problems(415)},
-        tags=["models"],
-    )
+    def find_job(number: int) -> JobAnswer:
+        return job_answer(service, check_found(service.store.job(number), "job"))
+
+    @routes.post("/models", status_code=202, openapi_extra=_FIT_BODY, tags=["models"])
     async def fit(request: Request) -> JobAnswer:
         """Fit a model on good images. They are on disk before the response; the job survives a restart."""
         if service.settings.only is not None:
-            raise Refusal(409, "this server serves one model file; start it with a folder to fit others")
+            raise RequestError(409, "this server serves one model file; start it with a folder to fit others")
         if not is_form(request):
-            raise Refusal(415, "the body must be multipart/form-data with a name and images")
-        limits = service.settings.limits
-        async with receiving(10 * limits.read_seconds), form_of(request, limits.fit_images) as fields:
-            number = await _queue_fit(service, fields)
-        return job_answer(service, _job(service, number))
+            raise RequestError(415, "the body must be multipart/form-data with a name and images")
+        async with form_of(request, service.settings.limits.fit_images) as fields:
+            return find_job(await _queue_fit(service, fields))
 
     @routes.get("/jobs")
     def jobs() -> JobsAnswer:
         """The latest jobs."""
         return JobsAnswer(jobs=[job_answer(service, job) for job in service.store.jobs()])
 
-    @routes.get("/jobs/{number}", responses=_NOT_FOUND)
-    def job(number: Number) -> JobAnswer:
+    @routes.get("/jobs/{number}")
+    def job(number: RowNumber) -> JobAnswer:
         """One job."""
-        return job_answer(service, _job(service, number))
+        return find_job(number)
 
-    @routes.post("/jobs/{number}/cancel", responses=problems(404, 409, 422))
-    async def cancel(number: Number) -> JobAnswer:
+    @routes.post("/jobs/{number}/cancel")
+    async def cancel(number: RowNumber) -> JobAnswer:
         """Cancel a fit and delete its images."""
-        await service.jobs.cancel(_job(service, number))
-        return job_answer(service, _job(service, number))
+        await service.jobs.cancel(check_found(service.store.job(number), "job"))
+        return find_job(number)
 
-    @routes.get("/jobs/{number}/events", response_class=StreamingResponse, responses={**_EVENTS, **_NOT_FOUND})
-    async def job_events(number: Number) -> StreamingResponse:
+    @routes.get("/jobs/{number}/events", response_class=StreamingResponse, responses=_EVENTS)
+    async def job_events(number: RowNumber) -> StreamingResponse:
         """The job whenever it changes, as server-sent events, until it ends."""
-        _job(service, number)
+        find_job(number)
 
         def state() -> tuple[str, bool]:
-            answer = job_answer(service, _job(service, number))
+            answer = find_job(number)
             return answer.model_dump_json(), answer.state not in LIVE
 
         return _stream(service, "job", state, _POLL_SECONDS)
@@ -104,34 +98,28 @@ def router(service: Service) -> APIRouter:
 
 
 async def _queue_fit(service: Service, fields: FormData) -> int:
-    name = str(fields.get("name", ""))
+    name, replaces = str(fields.get("name", "")), str(fields.get("replace", "false")).lower()
     if not re.fullmatch(NAME_PATTERN, name):
-        raise Refusal(422, NAME_RULE)
-    replace_text = str(fields.get("replace", "false")).lower()
-    if replace_text not in ("true", "false"):
-        raise Refusal(422, f"replace must be true or false, got {replace_text[:20]!r}")
-    replaces, config = replace_text == "true", service.settings.fit
+        raise RequestError(422, NAME_RULE)
+    if replaces not in ("true", "false"):
+        raise RequestError(422, f"replace must be true or false, got {replaces[:20]!r}")
+    config, arguments = service.settings.fit, (name, replaces == "true")
     if (rate := fields.get("false_alarm_rate")) is not None:
         try:
             config = replace(config, false_alarm_rate=float(str(rate)))
         except (ConfigError, ValueError):
-            raise Refusal(422, "false_alarm_rate must be a number above 0 and below 1") from None
-    await asyncio.to_thread(service.jobs.check_free, name, replaces)
-    folder = service.jobs.fit_folder(name)
+            raise RequestError(422, "false_alarm_rate must be a number above 0 and below 1") from None
+    await asyncio.to_thread(service.jobs.check_free, *arguments)
+    folder = service.jobs.new_fit_folder(name)
     try:
         images = await store_images(fields, folder, service.settings.limits)
-        await asyncio.to_thread(service.jobs.check_free, name, replaces)  # again: the upload took a while
-        return await asyncio.to_thread(service.jobs.fit, name, folder, images, config.to_dict(), replaces)
+        await asyncio.to_thread(service.jobs.check_free, *arguments)  # again: storing took a while
+        return await asyncio.to_thread(
+            service.jobs.queue_fit, name, folder, images, config.to_dict(), replaces == "true"
+        )
     except BaseException:
         await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, True))
         raise
-
-
-def _job(service: Service, number: int) -> StoreRow:
-    row = service.store.job(number)
-    if row is None:
-        raise Refusal(404, "no such job")
-    return row
 
 
 def _stream(

@@ -10,29 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from procon.server.refusal import Refusal
+from procon.server.request_errors import RequestError
 
 _SMOOTHING = 0.2  # weight of the latest image in the running mean of the seconds per image
 _CALM_SECONDS, _CALM_IMAGES = 5.0, 10.0  # an overload ends after so long, or so many images, without a refusal
 
 
-def _full(seconds: float) -> Refusal:
+def _full(seconds: float) -> RequestError:
     """Asks the client to retry after so many seconds."""
-    return Refusal(503, "the queue is full; try again shortly", {"retry-after": str(max(1, round(seconds)))})
-
-
-class Ticket:
-    """A place in the queue, from before an image is received until its response is ready."""
-
-    def __init__(self, claim: Callable[["Ticket", int], None]) -> None:
-        self._claim = claim
-        self.bytes = 0
-        self.waits = False
-        """Whether it waits for the device."""
-
-    def claim(self, size: int) -> None:
-        """Reserve ``size`` bytes of memory and a place in front of the device, or be refused."""
-        self._claim(self, size)
+    return RequestError(503, "the queue is full; try again shortly", {"retry-after": str(max(1, round(seconds)))})
 
 
 class Queue:
@@ -47,15 +33,13 @@ class Queue:
     def __init__(self, images: int, most_bytes: int, most_seconds: float, least: int = 2) -> None:
         self.limit, self._most_bytes, self._most_seconds, self._least = images, most_bytes, most_seconds, least
         self._lock = threading.Lock()
-        self._bytes = self._line = 0
-        self.images = 0
-        """Images being received, waiting or being scored."""
+        self._bytes = 0
+        self.images = 0  # being decoded, waiting or being scored
         self.refused = 0
+        # Cuts the line in front of the device to so many places; returns how many images it refused.
         self.shorten: Callable[[int], int] = lambda _places: 0
-        """Cuts the line in front of the device to so many places; returns how many images it refused."""
         self._refused_at = -math.inf
-        self.seconds = 0.0
-        """Running mean of the seconds per image on the device; 0 until the first."""
+        self.seconds = 0.0  # running mean of the seconds per image on the device; 0 until the first
 
     @property
     def places(self) -> int:
@@ -65,35 +49,32 @@ class Queue:
             return self.limit
         return max(self._least, min(self.limit, int(self._most_seconds / self.seconds)))
 
-    @contextmanager
-    def ticket(self) -> Iterator[Ticket]:
-        """A place in the queue while the block runs."""
+    def check(self) -> None:
+        """Refuse if there is no place now: better before the body of an image is received than after it."""
         with self._lock:
-            if self.images >= self.limit or self._line >= self.places:
-                raise self._refuse()
-            self.images += 1
-        ticket = Ticket(self._claim)
-        try:
-            yield ticket
-        finally:
-            with self._lock:
-                self.images -= 1
-                self._bytes -= ticket.bytes
-                self._line -= ticket.waits
+            self._check(0)
 
-    def _claim(self, ticket: Ticket, size: int) -> None:
-        with self._lock:  # an image that is alone always gets its bytes
-            if (self._bytes and self._bytes + size > self._most_bytes) or self._line >= self.places:
-                raise self._refuse()
-            self._bytes += size
-            self._line += 1
-            ticket.bytes, ticket.waits = size, True
-
-    def _refuse(self) -> Refusal:
+    def _check(self, size: int) -> None:
+        if self.images < self.places and (not self._bytes or self._bytes + size <= self._most_bytes):
+            return  # an image that is alone always gets its bytes
         self._refused_at = time.monotonic()
         late = self.shorten(self.places)
         self.refused += 1 + late
-        return _full((self._line - late) * self.seconds)
+        raise _full((self.images - late) * self.seconds)
+
+    @contextmanager
+    def place(self, size: int) -> Iterator[None]:
+        """A place for an image that has arrived, with ``size`` bytes of pixels, while the block runs."""
+        with self._lock:
+            self._check(size)
+            self.images += 1
+            self._bytes += size
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.images -= 1
+                self._bytes -= size
 
     def record_time(self, seconds: float) -> None:
         """Update the mean with the seconds that an image took."""
@@ -106,10 +87,8 @@ class Work:
 
     key: object
     item: Any
-    run: Callable[[Sequence[Any]], Sequence[Any]]
-    """Items to results, in order."""
-    timed: bool = True
-    """Whether it counts in the mean time of an image, and may be refused; not while a model is prepared."""
+    run: Callable[[Sequence[Any]], Sequence[Any]]  # items to results, in order
+    timed: bool = True  # counts in the mean time of an image, and may be refused; not while a model is prepared
     future: "Future[Any]" = field(default_factory=Future)
 
 
@@ -142,7 +121,7 @@ class DeviceWorker:
         """Queue ``work``; its future can be cancelled until it starts."""
         with self._ready:
             if self._stopping:
-                raise Refusal(503, "the server is stopping", {"retry-after": "5"})
+                raise RequestError(503, "the server is stopping", {"retry-after": "5"})
             self._waiting.append(work)
             self._ready.notify_all()
         return work.future

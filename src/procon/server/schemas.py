@@ -4,7 +4,9 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-PixelBox = tuple[int, int, int, int]
+from procon.prediction import Region
+
+PixelBox = tuple[int, int, int, int]  # left, top, right, bottom; right and bottom are exclusive
 BoxShares = tuple[float, float, float, float]
 
 
@@ -18,16 +20,6 @@ class Status(BaseModel):
     """Whether the server works."""
 
     status: str
-
-
-class RegionAnswer(BaseModel):
-    """A region of the heat map, in pixels of the image; right and bottom are exclusive."""
-
-    box: PixelBox = Field(description="left, top, right, bottom")
-    area: int
-    peak: float
-    mean: float
-    level: float
 
 
 class FloatMap(BaseModel):
@@ -48,7 +40,7 @@ class _ScoredAnswer(BaseModel):
     is_anomalous: bool | None = Field(description="The verdict when the image was scored; null without a threshold.")
     width: int
     height: int
-    regions: list[RegionAnswer]
+    regions: list[Region]
 
 
 class PredictionAnswer(_ScoredAnswer):

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,12 +19,12 @@ from procon.detector import Detector
 from procon.errors import ConfigError, ProconError
 from procon.prediction import Explanation, Prediction
 from procon.server.disk import lock_folder, write_durable
-from procon.server.engine import Engine, PreparedImage, group_sizes
+from procon.server.engine import Engine, group_sizes
 from procon.server.jobs import Jobs
-from procon.server.metrics import Metrics
+from procon.server.metrics import ServerMetrics
 from procon.server.models import Models, ServedModel, share_backbone
-from procon.server.refusal import Redactor, Refusal
-from procon.server.scheduler import DeviceWorker, Queue, Ticket, Work
+from procon.server.request_errors import Redactor, RequestError
+from procon.server.scheduler import DeviceWorker, Queue, Work
 from procon.server.settings import Settings
 from procon.server.store import LIVE, Store, StoreRow
 from procon.server.uploads import Header, Upload, decode, read_header
@@ -39,14 +40,13 @@ _PRUNE_EVERY = 200  # verdicts
 
 @dataclass(frozen=True)
 class InspectedPart:
-    """One scored image."""
+    """One scored image, and the number of its verdict if that was stored."""
 
     model: ServedModel
     upload: Upload
     picture: Picture
     prediction: Prediction
     number: int | None
-    """Number of the verdict, if it was stored."""
 
 
 class Service:
@@ -64,15 +64,12 @@ class Service:
         images = limits.queue_images or (2 * batch if batch > 1 else 32)
         self.queue = Queue(images, limits.queue_bytes, limits.queue_seconds, least=os.cpu_count() or 2)
         self.worker = DeviceWorker(batch, settings.window_seconds, self.queue)
-        only = None if settings.only is None else settings.models.absolute()
-        self.models = Models(settings.folder, only, state, self._load, self.redact, self.notify)
-        self.metrics = Metrics(self._gauges)
+        self.models = Models(settings, self._load, self.redact, self.notify)
+        self.metrics = ServerMetrics(self._gauges)
         self.jobs = Jobs(settings, self.store, self.models, self.redact, self._settle_learned, self.notify)
-        self.version = 0
-        """Incremented with every change that a page may show."""
+        self.version = 0  # incremented with every change that a page may show
         self.stopping = False
-        self.failure: ProconError | None = None
-        """Why it could not start."""
+        self.failure: ProconError | None = None  # why it could not start
         self._pool = ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2)), thread_name_prefix="procon-images")
         self._since_pruned = 0
         self._backbones: WeakSet[Backbone] = WeakSet()
@@ -86,7 +83,7 @@ class Service:
             entry = self.models.entries.get(self.settings.only)
             if entry is None or entry.model is None:
                 raise ConfigError(entry.error or "cannot be loaded" if entry else f"{self.settings.models}: is gone")
-        self.models.watch(self.settings.scan_seconds)
+        self.models.watch()
         self.jobs.start()
 
     async def stop(self) -> None:
@@ -134,7 +131,6 @@ class Service:
         self,
         model: ServedModel,
         upload: Upload,
-        ticket: Ticket,
         request: Request | None,
         keep: bool,
         respond: Callable[[InspectedPart], T],
@@ -143,49 +139,51 @@ class Service:
 
         If the sender of ``request`` disconnects, the work is dropped.
         """
+        with ExitStack() as place:
 
-        def prepare() -> tuple[Header, Picture, PreparedImage]:
-            header, picture = self._open(upload, ticket)
-            return header, picture, model.engine.prepare(picture)
+            def prepare() -> tuple[Header, Picture, Any]:
+                header, picture = self._open(upload, place)
+                return header, picture, model.engine.prepare(picture)
 
-        header, picture, prepared = await self.in_pool(prepare)
-        reading = await self._on_device(Work(model, prepared, model.engine.score), request)
+            header, picture, prepared = await self.in_pool(prepare)
+            measured = await self._on_device(Work(model, prepared, model.engine.score), request)
 
-        def finish() -> T:
-            prediction = model.engine.judge(picture, reading)
-            self.metrics.scored(model.name, prediction.score, prediction.is_anomalous)
-            number = self._keep(model, upload, header, picture, prediction) if keep else None
-            return respond(InspectedPart(model, upload, picture, prediction, number))
+            def finish() -> T:
+                prediction = model.engine.judge(picture, measured)
+                self.metrics.count_score(model.name, prediction.score, prediction.is_anomalous)
+                number = self._keep(model, upload, header, picture, prediction) if keep else None
+                return respond(InspectedPart(model, upload, picture, prediction, number))
 
-        return await self.in_pool(finish)
+            return await self.in_pool(finish)
 
     async def explain(
         self,
         model: ServedModel,
         upload: Upload,
-        ticket: Ticket,
         request: Request,
         xy: tuple[int, int] | None,
         region: tuple[int, int, int, int] | None,
-    ) -> tuple[Explanation, Picture]:
-        """Why pixel ``xy``, the peak of the heat map in the box ``region``, or the peak of the image has its score."""
+        respond: Callable[[ServedModel, Picture, Explanation], T],
+    ) -> T:
+        """Explain pixel ``xy``, the peak of the heat map in the box ``region``, or the peak of the image."""
         detector = model.detector
-        _, picture = await self.in_pool(self._open, upload, ticket)
+        with ExitStack() as place:
+            _, picture = await self.in_pool(self._open, upload, place)
 
-        def run(_items: Sequence[Any]) -> list[Explanation]:
-            return [detector.explain(picture, xy, region)]
+            def run(_items: Sequence[Any]) -> list[Explanation]:
+                return [detector.explain(picture, xy, region)]
 
-        try:
-            explanation: Explanation = await self._on_device(Work(object(), None, run), request)
-        except ConfigError as error:  # a pixel or a region outside the image
-            raise Refusal(422, self.redact(str(error))) from None
-        return explanation, picture
+            try:
+                explanation: Explanation = await self._on_device(Work(object(), None, run), request)
+            except ConfigError as error:  # a pixel or a region outside the image
+                raise RequestError(422, self.redact(str(error))) from None
+            return await self.in_pool(respond, model, picture, explanation)
 
     async def _on_device(self, work: Work, request: Request | None) -> Any:
         future = asyncio.wrap_future(self.worker.submit(work))
         if request is None:
             return await future
-        disconnect = asyncio.ensure_future(_disconnected(request))
+        disconnect = asyncio.ensure_future(_wait_for_disconnect(request))
         try:
             await asyncio.wait({future, disconnect}, return_when=asyncio.FIRST_COMPLETED)
             if not future.done():
@@ -195,10 +193,10 @@ class Service:
             disconnect.cancel()
             future.cancel()
 
-    def _open(self, upload: Upload, ticket: Ticket) -> tuple[Header, Picture]:
-        """Header and pixels of an image, after memory for it was reserved."""
+    def _open(self, upload: Upload, place: ExitStack) -> tuple[Header, Picture]:
+        """Header and pixels of an image, after it has got a place in the queue."""
         header = read_header(upload.data, self.settings.limits)
-        ticket.claim(header.cost)
+        place.enter_context(self.queue.place(header.cost))
         return header, decode(upload.data)
 
     # ------------------------------------------------------------------------------------------- stored verdicts
@@ -249,14 +247,14 @@ class Service:
                 return self._part_file(digest, ending).read_bytes(), ending
         except OSError:
             pass
-        raise Refusal(410, "the image of this part is no longer stored")
+        raise RequestError(410, "the image of this part is no longer stored")
 
     # --------------------------------------------------------------------------------------------------- feedback
 
     def accept_good(self, model: str, data: bytes, ending: str, verdict: StoreRow | None = None) -> int:
         """Store an image to be learned, on disk, with its feedback; returns the number of the feedback."""
-        digest = Upload(data, "image").digest
-        file = self.jobs.feedback_file(model, digest, ending)
+        digest = Upload(data).digest
+        file = self.jobs.training_folder(model) / "feedback" / f"{digest[:24]}{ending}"  # the same content, one path
         if not file.exists():
             write_durable(file, data)
         return self.note(model, "good", digest, file, verdict)
@@ -273,17 +271,16 @@ class Service:
         for row in rows:
             score = None
             try:
-                upload = Upload(await self.in_pool(Path(row["file"]).read_bytes), "image")
-                with self.queue.ticket() as ticket:
-                    served = self.models.get(model)
-                    score = await self.inspect(served, upload, ticket, None, False, lambda part: part.prediction.score)
-            except (Refusal, OSError, ProconError):
+                upload = Upload(await self.in_pool(Path(row["file"]).read_bytes))
+                served = self.models.get(model)
+                score = await self.inspect(served, upload, None, False, lambda part: part.prediction.score)
+            except (RequestError, OSError, ProconError):
                 pass  # the score is only shown to people
             settle = partial(self.store.settle_feedback, row["id"], "learned", None, score, only="pending")
             await asyncio.to_thread(settle)
         self.notify()
 
 
-async def _disconnected(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

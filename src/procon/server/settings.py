@@ -21,24 +21,19 @@ NAME_RULE = "a model name must have 1 to 64 letters, digits, '.', '-' and '_', s
 class Limits:
     """Limits on everything that clients send and the server stores."""
 
-    body_bytes: int = 32 * MIB
-    """Size of one image file."""
-    fit_bytes: int = 2048 * MIB
-    """Size of all images of one fit."""
+    body_bytes: int = 32 * MIB  # of one image file
+    fit_bytes: int = 2048 * MIB  # of all images of one fit
     fit_images: int = 2000
-    pixels: int = 50_000_000
-    """Pixels of one image; checked before it is decoded."""
-    queue_images: int | None = None
-    """Images being received, waiting or being scored; None is 32, and 128 on a GPU."""
-    queue_seconds: float = 1.0
-    """Seconds of work that may wait for the device while requests are being refused; at least one image per core."""
-    queue_bytes: int = 2048 * MIB
-    """Memory for the pixels and heat maps of those images."""
+    pixels: int = 50_000_000  # of one image; checked before it is decoded
+    queue_images: int | None = None  # being decoded, waiting or being scored; None is 32, and 128 on a GPU
+    queue_seconds: float = 1.0  # of work that may wait while requests are being refused; at least an image per core
+    queue_bytes: int = 2048 * MIB  # of the pixels and heat maps of the images in the queue
+    arriving_bodies: int = 512  # request bodies being received at a time
+    arriving_bytes: int = 4096 * MIB  # received of requests that have no response yet
+    read_seconds: float = 60.0  # in which a client must send one image; a form of many has ten times as long
+    least_rate: int = 16 * 1024  # bytes per second that a client must send on average
     waiting_jobs: int = 32
-    read_seconds: float = 60.0
-    """Time in which a client must send one image."""
-    kept_bytes: int = 2048 * MIB
-    """Images of scored parts on disk; the oldest are deleted first. 0 stores none."""
+    kept_bytes: int = 2048 * MIB  # of images of scored parts on disk; the oldest are deleted first, 0 stores none
     kept_verdicts: int = 20_000
 
     def __post_init__(self) -> None:
@@ -54,33 +49,25 @@ class Limits:
 class Settings:
     """How a server runs."""
 
-    models: Path
-    """A folder of ``.procon`` files and folders from ``procon export``, or one of them."""
-    state: Path | None = None
-    """Folder of the database, uploads and training images; default: a hidden folder next to the models."""
+    models: Path  # a folder of .procon files and folders from `procon export`, or one of them
+    state: Path | None = None  # for the database, uploads and training images; default: a hidden folder by the models
     host: str = "127.0.0.1"
     port: int = 8321
-    token: str | None = field(default=None, repr=False)
-    """Required in every request, as ``Authorization: Bearer TOKEN``."""
+    token: str | None = field(default=None, repr=False)  # must be in every request, as Authorization: Bearer TOKEN
     device: str = "auto"
-    weights: str | None = None
-    """Backbone weights for models that do not find their own."""
-    fit: Config = field(default_factory=Config)
-    """Settings of models fitted here."""
+    weights: str | None = None  # of the backbone, for models that do not find their own
+    fit: Config = field(default_factory=Config)  # settings of models fitted here
     limits: Limits = field(default_factory=Limits)
-    batch: int = 64
-    """Largest group of images on a GPU; a CPU always scores one at a time."""
-    window_seconds: float = 0.003
-    """How long the first image of a group waits for others."""
-    scan_seconds: float = 1.0
-    """How often the folder is checked for changed models."""
+    batch: int = 64  # largest group of images on a GPU; a CPU always scores one at a time
+    window_seconds: float = 0.003  # how long the first image of a group waits for others
+    scan_seconds: float = 1.0  # how often the folder is checked for changed models
 
     def __post_init__(self) -> None:
         if not self.models.exists():
             raise ConfigError(f"{self.models}: no such folder or model file; make the folder, or a model: procon fit")
         if self.models.is_file() and self.models.suffix != ENDING:
             raise ConfigError(f"{self.models}: must be a folder or a {ENDING} file")
-        if self.only is not None and not re.match(NAME_PATTERN, self.only):
+        if self.only is not None and not re.fullmatch(NAME_PATTERN, self.only):
             raise ConfigError(f"{self.models}: {NAME_RULE}; rename it")
         if self.token is not None and len(self.token) < 16:
             raise ConfigError(f"a token must have at least 16 characters, got {len(self.token)}")

@@ -4,13 +4,14 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from procon.errors import ModelFileError
 
 StoreRow = dict[str, Any]
+LIVE = ("queued", "running", "finishing")  # states of a job that has not ended
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS verdicts (
@@ -37,9 +38,6 @@ _VERDICTS = (
     "LEFT JOIN parts p ON p.digest = v.digest LEFT JOIN feedback f ON f.model = v.model AND f.digest = v.digest"
 )
 
-LIVE = ("queued", "running", "finishing")
-"""States of a job that has not ended."""
-
 
 class Store:
     """The database. Methods may be called from any thread."""
@@ -60,17 +58,17 @@ class Store:
             self._quick.close()
             self._safe.close()
 
-    def _write(self, connection: sqlite3.Connection, sql: str, values: Sequence[Any]) -> sqlite3.Cursor:
-        with self._lock, connection:
-            return connection.execute(sql, values)
+    def _write(self, sql: str, *values: Any, connection: sqlite3.Connection | None = None) -> sqlite3.Cursor:
+        """Run a statement; it is on disk when this returns, unless another connection is given."""
+        with self._lock, connection or self._safe as chosen:
+            return chosen.execute(sql, values)
 
-    def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[StoreRow]:
+    def _rows(self, sql: str, *values: Any) -> list[StoreRow]:
         with self._lock:
-            return [_decoded(row) for row in self._quick.execute(sql, values)]
+            return [_decode_row(row) for row in self._quick.execute(sql, values)]
 
     def _row(self, sql: str, *values: Any) -> StoreRow | None:
-        rows = self._rows(sql, values)
-        return rows[0] if rows else None
+        return next(iter(self._rows(sql, *values)), None)
 
     # --------------------------------------------------------------------------------------------------- verdicts
 
@@ -92,16 +90,12 @@ class Store:
         return int(cursor.lastrowid or 0)
 
     def verdicts(
-        self, model: str, limit: int, before: int | None = None, above: float | None = None, unseen: bool = False
+        self, model: str, limit: int, before: int | None = None, above: float = -1e300, unseen: bool = False
     ) -> list[StoreRow]:
         """Verdicts of a model, latest first; only those ``above`` a score, or ``unseen`` by a person."""
-        conditions: dict[str, Any] = {"v.model = ?": model}
-        if before is not None:
-            conditions["v.id < ?"] = before
-        if above is not None:
-            conditions["v.score > ?"] = above
-        where = " AND ".join([*conditions, *(["f.id IS NULL"] if unseen else [])])
-        return self._rows(f"{_VERDICTS} WHERE {where} ORDER BY v.id DESC LIMIT ?", [*conditions.values(), limit])
+        where = "v.model = ? AND v.id < ? AND v.score > ? AND (f.id IS NULL OR NOT ?)"
+        sql = f"{_VERDICTS} WHERE {where} ORDER BY v.id DESC LIMIT ?"
+        return self._rows(sql, model, before or 2**62, above, unseen, limit)
 
     def verdict(self, number: int) -> StoreRow | None:
         """One verdict."""
@@ -118,7 +112,7 @@ class Store:
             "SELECT COUNT(*) AS total, COALESCE(SUM(v.score > ? AND f.id IS NULL), 0) AS waiting FROM verdicts v "
             "LEFT JOIN feedback f ON f.model = v.model AND f.digest = v.digest WHERE v.model = ?"
         )
-        (row,) = self._rows(sql, [threshold if threshold is not None else 1e300, model])
+        (row,) = self._rows(sql, threshold if threshold is not None else 1e300, model)
         return int(row["total"]), int(row["waiting"])
 
     def image_ending(self, digest: str) -> str | None:
@@ -135,10 +129,10 @@ class Store:
             if total <= most_bytes:
                 break
             unused.append((row["digest"], row["ending"]))
-            self._write(self._quick, "DELETE FROM parts WHERE digest = ?", [row["digest"]])
+            self._write("DELETE FROM parts WHERE digest = ?", row["digest"], connection=self._quick)
             total -= row["bytes"]
         oldest = "SELECT id FROM verdicts ORDER BY id DESC LIMIT 1 OFFSET ?"
-        self._write(self._quick, f"DELETE FROM verdicts WHERE id <= ({oldest})", [most_verdicts])
+        self._write(f"DELETE FROM verdicts WHERE id <= ({oldest})", most_verdicts, connection=self._quick)
         return unused
 
     # --------------------------------------------------------------------------------------------------- feedback
@@ -150,15 +144,15 @@ class Store:
 
         With a ``file``, the image is to be learned.
         """
-        self._write(
-            self._safe,
+        sql = (
             "INSERT INTO feedback (model, verdict, label, digest, file, at, state, score_before) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (model, digest) DO UPDATE SET label = excluded.label, "
             "file = excluded.file, at = excluded.at, state = excluded.state, reason = NULL, "
-            "verdict = COALESCE(excluded.verdict, verdict) WHERE label != excluded.label OR state = 'failed'",
-            [model, verdict, label, digest, file and str(file), time.time(), "pending" if file else "noted", score],
+            "verdict = COALESCE(excluded.verdict, verdict) WHERE label != excluded.label OR state = 'failed'"
         )
-        (row,) = self._rows("SELECT id FROM feedback WHERE model = ? AND digest = ?", [model, digest])
+        state = "pending" if file else "noted"
+        self._write(sql, model, verdict, label, digest, file and str(file), time.time(), state, score)
+        (row,) = self._rows("SELECT id FROM feedback WHERE model = ? AND digest = ?", model, digest)
         return int(row["id"])
 
     def feedback(self, number: int) -> StoreRow | None:
@@ -167,29 +161,26 @@ class Store:
 
     def feedback_in(self, state: str, model: str | None = None) -> list[StoreRow]:
         """Feedback in a state, of one model or of all."""
-        where, values = ("", [state]) if model is None else (" AND model = ?", [state, model])
-        return self._rows(f"SELECT * FROM feedback WHERE state = ?{where} ORDER BY id", values)
+        sql = "SELECT * FROM feedback WHERE state = ? AND model = COALESCE(?, model) ORDER BY id"
+        return self._rows(sql, state, model)
 
     def settle_feedback(
         self, number: int, state: str, reason: str | None = None, score: float | None = None, *, only: str
     ) -> None:
         """Move feedback to another state if it is still in state ``only``: it may have been withdrawn meanwhile."""
-        self._write(
-            self._safe,
-            "UPDATE feedback SET state = ?, reason = ?, score_after = ? WHERE id = ? AND state = ?",
-            [state, reason, score, number, only],
-        )
+        sql = "UPDATE feedback SET state = ?, reason = ?, score_after = ? WHERE id = ? AND state = ?"
+        self._write(sql, state, reason, score, number, only)
 
     def drop_feedback(self, number: int, only: str) -> None:
         """Delete feedback if it is in state ``only``."""
-        self._write(self._safe, "DELETE FROM feedback WHERE id = ? AND state = ?", [number, only])
+        self._write("DELETE FROM feedback WHERE id = ? AND state = ?", number, only)
 
     # ------------------------------------------------------------------------------------------------------- jobs
 
     def add_job(self, kind: str, model: str, settings: dict[str, Any]) -> int:
         """Store a job and return its number."""
         sql = "INSERT INTO jobs (kind, model, state, at, settings) VALUES (?, ?, 'queued', ?, ?)"
-        return int(self._write(self._safe, sql, [kind, model, time.time(), json.dumps(settings)]).lastrowid or 0)
+        return int(self._write(sql, kind, model, time.time(), json.dumps(settings)).lastrowid or 0)
 
     def job(self, number: int) -> StoreRow | None:
         """One job."""
@@ -198,7 +189,7 @@ class Store:
     def jobs(self, limit: int = 100, states: Sequence[str] = ()) -> list[StoreRow]:
         """Jobs, latest first; only those in ``states`` if any are given."""
         where = f"WHERE state IN ({_marks(states)})" if states else ""
-        return self._rows(f"SELECT * FROM jobs {where} ORDER BY id DESC LIMIT ?", [*states, limit])
+        return self._rows(f"SELECT * FROM jobs {where} ORDER BY id DESC LIMIT ?", *states, limit)
 
     def move_job(
         self, number: int, state: str, reason: str | None = None, *, attempt: bool = False, only: Sequence[str] = LIVE
@@ -209,22 +200,24 @@ class Store:
             "UPDATE jobs SET state = ?, reason = ?, finished = ?, attempts = attempts + ? "
             f"WHERE id = ? AND state IN ({_marks(only)})"
         )
-        return self._write(self._safe, sql, [state, reason, finished, int(attempt), number, *only]).rowcount > 0
+        return self._write(sql, state, reason, finished, int(attempt), number, *only).rowcount > 0
 
 
-def _marks(values: Sequence[Any] | dict[str, Any]) -> str:
+def _marks(values: Collection[Any]) -> str:
     return ", ".join("?" * len(values))
 
 
-def _decoded(row: sqlite3.Row) -> StoreRow:
+def _decode_row(row: sqlite3.Row) -> StoreRow:
     """A row with JSON columns parsed and flags as booleans."""
     values = dict(row)
-    for name in ("regions", "settings"):
-        if name in values:
-            values[name] = json.loads(values[name])
-    for name in ("is_anomalous", "has_image"):
+    for name, decode in (
+        ("regions", json.loads),
+        ("settings", json.loads),
+        ("is_anomalous", bool),
+        ("has_image", bool),
+    ):
         if values.get(name) is not None:
-            values[name] = bool(values[name])
+            values[name] = decode(values[name])
     return values
 
 

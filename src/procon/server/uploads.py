@@ -4,19 +4,17 @@ import asyncio
 import hashlib
 import io
 import re
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import Request
 from PIL import Image, UnidentifiedImageError
 from starlette.datastructures import FormData, UploadFile
-from starlette.requests import ClientDisconnect
 
 from procon.errors import ImageError
 from procon.server.disk import write_durable
-from procon.server.refusal import Refusal
+from procon.server.request_errors import RequestError
 from procon.server.settings import Limits
 from procon.vision.images import MAX_SIDE, Picture, open_image
 
@@ -32,19 +30,17 @@ _KINDS = {
     "JPEG2000": (".jp2", "image/jp2"),
     "PPM": (".ppm", "image/x-portable-pixmap"),
 }
-MEDIA_TYPES = dict(_KINDS.values())
-"""Media types by file ending."""
+MEDIA_TYPES = dict(_KINDS.values())  # by file ending
 _FORMATS = tuple(name for name in _KINDS if name != "MPO")  # Pillow detects MPO files itself, among the JPEGs
 _MOST_FIELDS = 16
 
 
 @dataclass(frozen=True)
 class Upload:
-    """One image file as it was sent."""
+    """One image file as it was sent; ``name`` was given by the sender: it is shown, and never used as a path."""
 
     data: bytes
-    name: str
-    """Name given by the sender; shown, never used as a path."""
+    name: str = "image"
 
     @property
     def digest(self) -> str:
@@ -66,16 +62,15 @@ class Header:
         return 10 * self.width * self.height
 
 
-async def receive_image(request: Request, limits: Limits) -> Upload:
+async def receive_image(request: Request) -> Upload:
     """The image of a request: the file ``image`` of a form, or the body itself."""
-    async with receiving(limits.read_seconds):
-        if not is_form(request):
-            return Upload(_not_empty(await request.body()), "image")
-        async with form_of(request, files=1) as fields:
-            file = fields.get("image")
-            if not isinstance(file, UploadFile):
-                raise Refusal(422, "the form must have a file called 'image'")
-            return Upload(_not_empty(await file.read()), clean_name(file.filename))
+    if not is_form(request):
+        return Upload(_check_not_empty(await request.body()))
+    async with form_of(request, files=1) as fields:
+        file = fields.get("image")
+        if not isinstance(file, UploadFile):
+            raise RequestError(422, "the form must have a file called 'image'")
+        return Upload(_check_not_empty(await file.read()), clean_name(file.filename))
 
 
 def is_form(request: Request) -> bool:
@@ -83,26 +78,14 @@ def is_form(request: Request) -> bool:
     return request.headers.get("content-type", "").strip().lower().startswith("multipart/form-data")
 
 
-@asynccontextmanager
-async def receiving(seconds: float) -> AsyncIterator[None]:
-    """Turn a timeout or a lost connection while a body is received into a refusal."""
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        raise Refusal(408, f"the body must arrive within {seconds:.0f} seconds") from None
-    except ClientDisconnect:
-        raise Refusal(400, "the connection was lost before the whole body had arrived") from None
-
-
 def form_of(request: Request, files: int) -> AbstractAsyncContextManager[FormData]:
     """The fields of a form; large files are on disk until the block ends."""
     return request.form(max_files=files, max_fields=_MOST_FIELDS, max_part_size=64 * 1024)
 
 
-def _not_empty(data: bytes) -> bytes:
+def _check_not_empty(data: bytes) -> bytes:
     if not data:
-        raise Refusal(422, "an image must be sent, got an empty body")
+        raise RequestError(422, "an image must be sent, got an empty body")
     return data
 
 
@@ -114,27 +97,24 @@ def clean_name(name: str | None) -> str:
 
 def read_header(data: bytes, limits: Limits) -> Header:
     """Format and size of an image, before any pixel is decoded."""
+    too_large = RequestError(413, f"an image must have at most {limits.pixels:,} pixels; scale it down")
     try:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             width, height = image.size
             kind = image.format or ""
     except UnidentifiedImageError:
-        raise Refusal(422, "unsupported image format; send PNG, JPEG, WebP, TIFF or BMP") from None
+        raise RequestError(422, "unsupported image format; send PNG, JPEG, WebP, TIFF or BMP") from None
     except Image.DecompressionBombError:
-        raise _too_many_pixels(limits) from None
+        raise too_large from None
     except Exception as error:  # decoders raise all kinds of errors on damaged files
         raise _damaged(error) from error
     if width * height > limits.pixels or max(width, height) > MAX_SIDE:
-        raise _too_many_pixels(limits)
+        raise too_large
     return Header(width, height, _KINDS[kind][0])
 
 
-def _damaged(error: Exception) -> Refusal:
-    return Refusal(422, f"the image is damaged or incomplete ({error}); send it again")
-
-
-def _too_many_pixels(limits: Limits) -> Refusal:
-    return Refusal(413, f"an image must have at most {limits.pixels:,} pixels; scale it down")
+def _damaged(error: Exception) -> RequestError:
+    return RequestError(422, f"the image is damaged or incomplete ({error}); send it again")
 
 
 def decode(data: bytes) -> Picture:
@@ -143,7 +123,7 @@ def decode(data: bytes) -> Picture:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             return open_image(image)
     except ImageError as error:
-        raise Refusal(422, "the image " + str(error).removeprefix("PIL image: ")) from None
+        raise RequestError(422, "the image " + str(error).removeprefix("PIL image: ")) from None
     except Exception as error:
         raise _damaged(error) from error
 
@@ -159,17 +139,17 @@ async def store_images(fields: FormData, folder: Path, limits: Limits) -> list[P
     """Check the files ``images`` of a form and write them into ``folder``."""
     files = [file for file in fields.getlist("images") if isinstance(file, UploadFile)]
     if not files:
-        raise Refusal(422, "the form must have at least one file called 'images'")
+        raise RequestError(422, "the form must have at least one file called 'images'")
     paths = []
     for number, file in enumerate(files):
         shown = clean_name(file.filename)
-        if (file.size or 0) > limits.body_bytes:
-            raise Refusal(413, f"{shown}: an image must have at most {limits.body_bytes:,} bytes")
-        data = _not_empty(await file.read())
         try:
+            if (file.size or 0) > limits.body_bytes:
+                raise RequestError(413, f"an image must have at most {limits.body_bytes:,} bytes")
+            data = _check_not_empty(await file.read())
             header = await asyncio.to_thread(check_image, data, limits)
-        except Refusal as refusal:
-            raise Refusal(refusal.status_code, f"{shown}: {refusal.detail}") from None
+        except RequestError as error:
+            raise RequestError(error.status_code, f"{shown}: {error.detail}") from None
         path = folder / f"{number:04d}-{Path(shown).stem[:40].strip('. ') or 'image'}{header.ending}"
         await asyncio.to_thread(write_durable, path, data)
         paths.append(path)

@@ -20,7 +20,7 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(5)  # requests come first
     try:
-        _send(**(fit(task) if task["kind"] == "fit" else learn(task)))
+        (run_fit if task["kind"] == "fit" else run_lesson)(task)
     except (ProconError, OSError) as error:
         _send(error=str(error))
         return 2
@@ -51,7 +51,7 @@ class _ProgressReport:
             _send(stage=stage, done=done, total=total)
 
 
-def fit(task: dict[str, Any]) -> dict[str, int]:
+def run_fit(task: dict[str, Any]) -> None:
     """Fit a model on the images of ``task``."""
     from procon.detector import Detector
 
@@ -59,11 +59,10 @@ def fit(task: dict[str, Any]) -> dict[str, int]:
     detector = Detector(Config.from_dict(task["config"]), device=task["device"])
     detector.fit([Path(image) for image in task["images"]], progress=_ProgressReport(), thumbnails=True)
     detector.save(task["output"])
-    return {"added": len(task["images"])}
 
 
-def learn(task: dict[str, Any]) -> dict[str, int]:
-    """Add images to a memory and forget others; running this twice has the same result as once.
+def run_lesson(task: dict[str, Any]) -> tuple[int, int]:
+    """Add images to a memory and forget others, and say how many; running this twice has the same result as once.
 
     An image that the memory already holds is not added. One that was not added as feedback is not forgotten.
     """
@@ -84,7 +83,7 @@ def learn(task: dict[str, Any]) -> dict[str, int]:
         detector.forget(forgotten, progress=_ProgressReport(), keep_scores=True)
     if added or forgotten:
         detector.save(task["output"])
-    return {"added": len(added), "forgotten": len(forgotten)}
+    return len(added), len(forgotten)
 
 
 if __name__ == "__main__":

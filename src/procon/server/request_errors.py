@@ -4,15 +4,25 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from fastapi import HTTPException
 
+T = TypeVar("T")
 
-class Refusal(HTTPException):
+
+class RequestError(HTTPException):
     """A request that cannot be served: the status, and a sentence for the person who sent it."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, message, dict(headers) if headers else None)
+
+
+def check_found(value: T | None, what: str) -> T:
+    """``value``, or the refusal of a request for something that does not exist."""
+    if value is None:
+        raise RequestError(404, f"no such {what}")
+    return value
 
 
 # A path that begins at the root or at a Windows drive; its last part is kept.
