@@ -45,7 +45,7 @@ def measure(category: Path, weights: str) -> list[dict[str, Any]]:
     masks = np.zeros((len(tests), *config.input_size), bool)
     for index, path in enumerate(tests):
         if labels[index]:
-            mask = layout.root / "ground_truth" / path.parent.name / f"{path.stem}_mask.png"
+            mask = category / "ground_truth" / path.parent.name / f"{path.stem}_mask.png"
             masks[index] = read_mask(mask, config.input_size)
     rows = []
     for compression in CHOICES["compression"]:

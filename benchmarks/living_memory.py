@@ -43,7 +43,7 @@ class Judge:
         self.masks = np.zeros((len(tests), *detector.config.input_size), bool)
         for index, path in enumerate(tests):
             if self.labels[index]:
-                mask = layout.root / "ground_truth" / path.parent.name / f"{path.stem}_mask.png"
+                mask = category / "ground_truth" / path.parent.name / f"{path.stem}_mask.png"
                 self.masks[index] = read_mask(mask, detector.config.input_size)
 
     def __call__(self, detector: Detector) -> tuple[NDArray[Any], dict[str, float]]:

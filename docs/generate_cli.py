@@ -14,7 +14,7 @@ import typer
 
 from procon.cli import app
 from procon.cli.flags import SETTINGS
-from procon.config import REFUSALS, Config
+from procon.config import RESTRICTIONS, Config
 
 PAGE = Path(__file__).parent / "cli.md"
 WIDTH = 100
@@ -63,7 +63,10 @@ def _settings() -> str:
 
 def _refusals() -> str:
     """A table of the combinations that are refused."""
-    rows = [f"| {refusal.context} | `{refusal.setting}` | must be {refusal.expected} |" for refusal in REFUSALS]
+    rows = [
+        f"| {restriction.context} | `{restriction.setting}` | must be {restriction.expected} |"
+        for restriction in RESTRICTIONS
+    ]
     note = "`always`: in every `Config`. The others: in `procon fit`, benchmark runs, exports, `--shards`, and edits.\n"
     return "\n".join(["## Refused combinations\n", note, "| where | setting | rule |", "|---|---|---|", *rows, ""])
 

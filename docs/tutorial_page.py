@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from procon import Prediction
 from procon.cli import app
-from procon.results.rendering import ColorScale, painted
+from procon.results.rendering import ColorScale, paint_prediction
 from procon.vision.images import open_image
 
 SIDE, GAP, LINE = 168, 10, 20  # pixels: a part, the space between two, a line of text
@@ -119,7 +119,7 @@ def draw_parts(columns: Sequence[tuple[str, Sequence[Seen]]], scale: ColorScale)
             part = Image.fromarray(open_image(path).rgb8())
             part.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
             if result is not None:
-                part = Image.fromarray(painted(np.asarray(part), result, scale))
+                part = Image.fromarray(paint_prediction(np.asarray(part), result, scale))
                 pen.text((left, top + SIDE + 2), verdict(result), BAD if result.is_anomalous else GOOD, font)
             sheet.paste(part, (left, top))
             top += _height(columns, row)

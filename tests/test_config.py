@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from procon import Config
-from procon.config import BACKBONES, REFUSALS, Refusal, refuse
+from procon.config import BACKBONES, RESTRICTIONS, Restriction, refuse
 from procon.errors import ConfigError
 
 
@@ -203,11 +203,11 @@ def test_frozen() -> None:
         Config().banks = 1  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda one: f"{one.context}-{one.setting}")
-def test_the_default_and_the_best_recipe_are_refused_only_where_they_must(refusal: Refusal) -> None:
-    assert not refusal.applies(Config())
-    if refusal.context != "shards":
-        assert not refusal.applies(Config.best())
+@pytest.mark.parametrize("restriction", RESTRICTIONS, ids=lambda one: f"{one.context}-{one.setting}")
+def test_the_default_and_the_best_recipe_are_refused_only_where_they_must(restriction: Restriction) -> None:
+    assert not restriction.applies(Config())
+    if restriction.context != "shards":
+        assert not restriction.applies(Config.best())
 
 
 def test_a_refusal_names_what_was_expected_and_what_came() -> None:

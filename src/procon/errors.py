@@ -31,8 +31,7 @@ class ImageError(ProconError, ValueError):
 class BatchError(ProconError):
     """Some images of a batch failed.
 
-    ``errors`` maps the position in the input to its :class:`ImageError`; ``results`` is the full list in input
-    order with ``None`` at those positions, so nothing that worked is lost.
+    ``errors`` maps positions in the input to errors; ``results`` are in input order, None at those positions.
     """
 
     def __init__(self, errors: Mapping[int, ImageError], results: Sequence[Any] = ()) -> None:

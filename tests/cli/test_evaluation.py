@@ -100,7 +100,7 @@ def test_settings_that_a_run_would_ignore_are_refused_before_any_work(
     procon: Command, data: Path, small: list[str], shared: list[str], tmp_path: Path
 ) -> None:
     pad = "aspect must be 'stretch' in benchmark runs: their masks and maps fill the input, got 'pad'; use image_size"
-    rate = "false_alarm_rate must be left out in benchmark runs: their metrics use no threshold, got 0.2"
+    rate = "false_alarm_rate must be 0.01 in benchmark runs: their metrics use no threshold, got 0.2; leave it out"
     for arguments, text in (
         (("bench", "folder", "--root", data, *small, "--set", "aspect=pad"), pad),
         (("eval", data, *small, "--set", "aspect=pad"), pad),

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from procon.method.regions import find_regions, peak_region
 from procon.prediction import Region
-from procon.results.regions import encode_rle, region_mask
+from procon.results.coco import encode_rle
+from procon.results.rendering import region_mask
 from tests import reference
 
 
@@ -99,7 +100,7 @@ def test_the_masks_of_all_regions_are_the_pixels_above(seed: int, height: int, w
 
 def test_the_mask_of_a_foreign_region_is_refused() -> None:
     heatmap = np.zeros((5, 5), np.float32)
-    with pytest.raises(ValueError, match=r"region \(1, 1, 3, 3\) was not found on this heat map"):
+    with pytest.raises(ValueError, match=r"region must be one of this heat map, got \(1, 1, 3, 3\)"):
         region_mask(heatmap, Region((1, 1, 3, 3), 4, 1.0, 1.0, 0.5))
 
 

@@ -74,7 +74,7 @@ def test_boxes_of_a_centre_crop_leave_the_border_out() -> None:
     config = Config(image_size=70, resize=84)  # 7 pixels on each side
     assert patch_box(config, 0, (168, 84)) == (7, 14, 21, 42)
     assert patch_at(config, (7, 14), (168, 84)) == 0
-    with pytest.raises(ConfigError, match="xy must lie in the centre crop that the model looks at, got 3,80 outs"):
+    with pytest.raises(ConfigError, match="xy must lie in the centre crop that the model uses, got 3,80 outs"):
         patch_at(config, (3, 80), (168, 84))
 
 

@@ -20,8 +20,7 @@ from procon import Detector
 from procon.results.drift import measure_drift
 from procon.results.gallery import Mark, make_card, write_gallery
 from procon.results.inspection import ScoredImage, find_images, inspect
-from procon.results.regions import region_mask
-from procon.results.rendering import color_scale, erode, painted
+from procon.results.rendering import color_scale, erode, paint_prediction, region_mask
 from tests.conftest import Run, part_pixels, tiny_config, with_model
 
 
@@ -111,7 +110,7 @@ def test_regions_are_coco_annotations(line: Detector, tmp_path: Path, run: Run) 
 
 def test_pycocotools_reads_the_masks(line: Detector) -> None:
     mask_tools = pytest.importorskip("pycocotools.mask")
-    from procon.results.regions import encode_rle
+    from procon.results.coco import encode_rle
 
     prediction = line.predict(part_pixels(100, defect=True))
     mask = region_mask(prediction.heatmap, prediction.regions[0])
@@ -136,7 +135,7 @@ def test_a_flagged_part_always_has_a_region(line: Detector) -> None:
     )
     assert region.peak == prediction.heatmap.max()
     assert prediction.to_dict()["regions"][0]["level"] == region.level
-    drawn = painted(part_pixels(300, defect=True), prediction, color_scale(strict))
+    drawn = paint_prediction(part_pixels(300, defect=True), prediction, color_scale(strict))
     outline = (drawn == 255).all(axis=2)
     assert outline.any() and not (outline & ~region_mask(prediction.heatmap, region)).any()
     assert strict.predict(part_pixels(300)).regions == ()

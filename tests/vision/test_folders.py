@@ -17,7 +17,6 @@ def test_flat(tmp_path: Path) -> None:
     write(tmp_path, "10.png", "9.png", "notes.txt", ".thumb.png", "other/1.png")
     layout = read_layout(tmp_path)
     assert layout.name == "flat"
-    assert layout.root == tmp_path
     assert layout.train == (tmp_path / "9.png", tmp_path / "10.png")
     assert layout.test == layout.masks == {}
     assert training_images(tmp_path) == layout.train

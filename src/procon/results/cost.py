@@ -1,4 +1,4 @@
-"""What a fit will cost, told before it starts."""
+"""What a fit will cost, estimated before it starts."""
 
 import os
 import time
@@ -23,18 +23,13 @@ class Plan:
 
     images: int
     patches: int
-    anchors: int
-    """Per bank."""
+    anchors: int  # per bank
     memories: int
     banks: int
-    peak_bytes: int
-    """Resident memory at its highest."""
-    disk_bytes: int
-    """Temporary files, 0 if features stay in memory."""
-    model_bytes: int
-    """Upper limit of the model file: banks that share anchors make it smaller."""
-    seconds: float
-    """Rough: from one image and one matrix product timed on this machine."""
+    peak_bytes: int  # highest resident memory
+    disk_bytes: int  # temporary files; 0 if the features stay in memory
+    model_bytes: int  # upper limit of the model file: banks that share anchors make it smaller
+    seconds: float  # an estimate, from one image and one matrix product timed on this machine
 
     def __str__(self) -> str:
         disk = f", {human_bytes(self.disk_bytes)} of temporary disk" if self.disk_bytes else ""
@@ -72,20 +67,20 @@ def plan_fit(detector: Detector, images: int, example: ImageLike) -> Plan:
 
 
 def fit_bytes(patches: int, dims: list[int], anchors: int, config: Config) -> int:
-    """Memory that a fit adds at its highest, in bytes: all features or a piece of them, k-center, and the anchors."""
+    """Highest memory that a fit adds, in bytes: all features or a block of them, k-center, and the anchors."""
     features = 4 * patches * sum(dims)
-    held = features if features <= IN_RAM_BYTES else 3 * 4 * 65_536 * max(dims)
+    in_memory = features if features <= IN_RAM_BYTES else 3 * 4 * 65_536 * max(dims)
     # k-center holds its points as fp32, a few numbers of 8 bytes for each, one more for each bank, and blocks
     selection = patches * (4 * min(config.selection_dim, max(dims)) + 8 * (5 + config.banks)) + 2**28
-    return held + selection + 4 * config.banks * anchors * sum(dims)
+    return in_memory + selection + 4 * config.banks * anchors * sum(dims)
 
 
 def _time_image(detector: Detector, example: ImageLike) -> float:
-    ((_, pixels),) = detector.reader.extractor.batches([open_image(example)])
-    detector.reader.extractor.features(pixels)  # warm: first-call set-up is not what a hundred images cost
-    start = time.perf_counter()
-    ((_, pixels),) = detector.reader.extractor.batches([open_image(example)])
-    float(detector.reader.extractor.features(pixels)[0].flatten()[0])  # waits for the device
+    extractor, start = detector.reader.extractor, 0.0
+    for _ in range(2):  # the first pass pays for the set-up
+        start = time.perf_counter()
+        ((_, pixels),) = extractor.batches([open_image(example)])
+        float(extractor.features(pixels)[0].flatten()[0])  # waits for the device
     return time.perf_counter() - start
 
 
@@ -108,18 +103,16 @@ def resident_bytes() -> int:
 
 def human_bytes(count: float) -> str:
     """1572864 -> '2 MiB', 1610612736 -> '1.5 GiB'."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit in ("B", "KiB", "MiB") else f"{count:.1f} {unit}"
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
         count /= 1024
-    raise AssertionError("unreachable")
+    return f"{count:.1f} GiB"
 
 
 def human_time(seconds: float) -> str:
     """75 -> '75 s', 200 -> '3 min'."""
-    if seconds < 1:
-        return "a second"
     if seconds < 90:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.0f} s" if seconds >= 1 else "a second"
     minutes = seconds / 60
     return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

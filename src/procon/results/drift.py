@@ -1,10 +1,9 @@
 """Whether new images still look like the good ones a model was calibrated on: cameras and lamps age.
 
-What is compared is the median patch score of an image, not its score. A new lamp changes every patch; a defect changes
-a few, and the median of a part hardly moves. Parts called anomalous are left out, because a defect that covers the
-whole part would move it. So real defects in a folder do not look like drift. The test is that of Mann and Whitney,
-which asks for no distribution. With many images it also finds differences too small to matter, so drift is reported
-only where the shift is of some size as well.
+The test compares the median patch scores of images, not the image scores. A new lamp changes every patch; a defect
+changes a few, and hardly moves the median. Parts called anomalous are left out, because a defect that covers the whole
+part would move it. So real defects in a folder do not look like drift. The Mann-Whitney test assumes no distribution.
+With many images it also detects shifts too small to matter, so drift is reported only where the shift is large as well.
 """
 
 import math
@@ -13,9 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from procon.arrays import AnyFloats
 
 LEAST = 20  # images on either side; fewer show only shifts that anybody sees
 LEVEL = 0.01  # p-value below which a shift is no accident
@@ -24,24 +22,18 @@ SIZE = 0.15  # how far the probability that a new image exceeds a calibration im
 
 @dataclass(frozen=True)
 class Drift:
-    """Median patch scores of new parts called good, beside those of the calibration."""
+    """Median patch scores of new parts called good, compared with those of the calibration."""
 
-    images: int
-    """New images compared."""
-    left_out: int
-    """New images called anomalous."""
-    calibration: int
-    """Images of the calibration."""
-    p_value: float | None = None
-    """Of the two-sided Mann-Whitney U test; None where there are too few images."""
-    exceeding: float | None = None
-    """Probability that a new image exceeds one of the calibration; one half where nothing has changed."""
-    shift: float | None = None
-    """Difference of the medians, in robust standard deviations (1.4826 MAD) of the calibration."""
+    images: int  # new images compared
+    left_out: int  # new images called anomalous
+    calibration: int  # images of the calibration
+    p_value: float | None = None  # of the two-sided Mann-Whitney U test; None where there are too few images
+    exceeding: float | None = None  # probability that a new image exceeds one of the calibration; 0.5 without drift
+    shift: float | None = None  # difference of the medians, in robust standard deviations of the calibration
 
     @property
     def drifted(self) -> bool | None:
-        """Whether new images have left the calibration; None where there are too few to say."""
+        """Whether new images differ from the calibration; None where there are too few to say."""
         if self.p_value is None or self.exceeding is None:
             return None
         return self.p_value < LEVEL and abs(self.exceeding - 0.5) > SIZE
@@ -51,7 +43,7 @@ class Drift:
         return {"drifted": self.drifted, "test": "Mann-Whitney U, two-sided", **asdict(self)}
 
     def describe(self) -> str:
-        """What was found, in a sentence for people."""
+        """The result in one sentence."""
         if self.p_value is None or self.exceeding is None or self.shift is None:
             total, hint = self.images + self.left_out, ""
             few = f"{self.images} new parts called good"
@@ -60,14 +52,14 @@ class Drift:
             elif total >= LEAST:
                 hint = f"; {self.left_out} of {total} were called anomalous: if they are not, the line has changed"
             return f"drift: too few to tell, {few} where {LEAST} are needed{hint}"
-        found = (
+        numbers = (
             f"a new part called good exceeds a calibration image with probability {self.exceeding:.2f}, "
             f"shift {self.shift:+.1f} spreads, Mann-Whitney p = {self.p_value:.2g}, {self.images} parts"
         )
         if not self.drifted:
-            return f"drift: none found ({found})"
+            return f"drift: none found ({numbers})"
         return (
-            f"DRIFT: new images have left the calibration ({found}). Has the light, the camera or the part changed? "
+            f"DRIFT: new images have left the calibration ({numbers}). Has the light, the camera or the part changed? "
             "Scores and threshold no longer mean the same: add new good parts (procon add) or calibrate on them "
             "(procon threshold --calibrate)"
         )
@@ -78,16 +70,15 @@ def measure_drift(medians: Sequence[float], calibration: Sequence[float], left_o
     counts = len(medians), left_out, len(calibration)
     if min(len(medians), len(calibration)) < LEAST:
         return Drift(*counts)
-    new, known = np.asarray(medians), np.asarray(calibration)
-    statistic, p_value = mann_whitney(new, known)
-    middle = float(np.median(known))
+    new, old = np.asarray(medians), np.asarray(calibration)
+    statistic, p_value = mann_whitney(new, old)
+    middle = float(np.median(old))
     # Identical images have no spread; the shift is then in units of the score itself.
-    spread = 1.4826 * float(np.median(np.abs(known - middle))) or float(known.std()) or 1.0
-    shift = (float(np.median(new)) - middle) / spread
-    return Drift(*counts, p_value, statistic / (len(new) * len(known)), shift)
+    spread = 1.4826 * float(np.median(np.abs(old - middle))) or float(old.std()) or 1.0
+    return Drift(*counts, p_value, statistic / (len(new) * len(old)), (float(np.median(new)) - middle) / spread)
 
 
-def mann_whitney(new: Floats, old: Floats) -> tuple[float, float]:
+def mann_whitney(new: AnyFloats, old: AnyFloats) -> tuple[float, float]:
     """U of ``new`` against ``old`` and the two-sided p-value: the normal approximation, corrected for ties."""
     values, inverse, counts = np.unique(np.concatenate([new, old]), return_inverse=True, return_counts=True)
     ranks = (counts.cumsum() - (counts - 1) / 2)[inverse]

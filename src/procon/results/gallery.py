@@ -1,4 +1,4 @@
-"""One self-contained HTML page of results: no script or picture from elsewhere, opens from a mail attachment."""
+"""One self-contained HTML page of results that loads nothing from elsewhere: it opens from a mail attachment."""
 
 import base64
 import html
@@ -6,54 +6,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from procon.files import atomic_text
+from procon.arrays import Bytes
+from procon.files import atomic_text, show_name
 from procon.prediction import Prediction
 from procon.results.drift import Drift
-from procon.results.rendering import ColorScale, painted
+from procon.results.rendering import ColorScale, paint_prediction
 from procon.vision.pictures import jpeg, shrink
 
-MOST_CARDS = 200  # a page of more pictures than this is no longer looked at, or mailed
-
-
-@dataclass(frozen=True)
-class Card:
-    """One result as the page shows it."""
-
-    name: str
-    score: float
-    is_anomalous: bool | None
-    p_value: float | None
-    regions: int
-    part: bytes
-    """JPEG of the part."""
-    painted: bytes
-    """JPEG of the part under its heat map."""
-
-
-def make_card(name: str, prediction: Prediction, pixels: NDArray[np.uint8], scale: ColorScale) -> Card:
-    """The pictures of one prediction at page size."""
-    small = shrink(pixels, 448)
-    return Card(
-        name,
-        prediction.score,
-        prediction.is_anomalous,
-        prediction.p_value,
-        len(prediction.regions),
-        jpeg(small),
-        jpeg(painted(small, prediction, scale)),
-    )
+MOST_CARDS = 200  # a page with more pictures than this is too large to mail
 
 
 @dataclass(frozen=True)
 class Mark:
-    """One score on the axis."""
+    """The result of one image on the axis of scores."""
 
     name: str
     score: float
     is_anomalous: bool | None
+
+
+@dataclass(frozen=True)
+class Card(Mark):
+    """The result of one image with its pictures."""
+
+    p_value: float | None
+    part: bytes  # JPEG
+    painted: bytes  # JPEG of the part under its heat map
+
+
+def make_card(name: str, prediction: Prediction, pixels: Bytes, scale: ColorScale) -> Card:
+    """The pictures of one prediction at page size."""
+    small = shrink(pixels, 448)
+    painted = jpeg(paint_prediction(small, prediction, scale))
+    return Card(name, prediction.score, prediction.is_anomalous, prediction.p_value, jpeg(small), painted)
 
 
 def write_gallery(
@@ -74,7 +59,7 @@ def write_gallery(
     body = [
         f"<h1>{html.escape(title)}</h1>",
         f"<p class=summary>{html.escape(summary)}</p>",
-        _drift_line(drift),
+        f"<p class={'warning' if drift.drifted else 'legend'}>{html.escape(drift.describe())}</p>" if drift else "",
         _score_axis(marks, threshold),
         "<p class=legend><span class=ramp></span> outlined: above the pixel threshold of this model; where an "
         "anomalous part has nothing above it, the area around its peak. "
@@ -90,34 +75,27 @@ def write_gallery(
         stream.write(_PAGE.replace("%TITLE%", html.escape(title)).replace("%BODY%", "\n".join(body)))
 
 
-def _drift_line(drift: Drift | None) -> str:
-    if drift is None:
-        return ""
-    return f"<p class={'warning' if drift.drifted else 'legend'}>{html.escape(drift.describe())}</p>"
-
-
 def _card(card: Card) -> str:
-    if card.is_anomalous is None:
-        verdict, label = "unknown", "no threshold"
-    else:
-        verdict, label = ("bad", "anomalous") if card.is_anomalous else ("ok", "good")
+    verdict, label = {True: ("bad", "anomalous"), False: ("ok", "good"), None: ("unknown", "no threshold")}[
+        card.is_anomalous
+    ]
     p_value = f"p = {card.p_value:.3f}" if card.p_value is not None else ""
-    name = html.escape(card.name)
+    name = html.escape(show_name(card.name))
     return (
         f"<li class={verdict} tabindex=0><figure>"
-        f'<img class=part alt="{name}" src="{_data(card.part)}">'
-        f'<img class=heat alt="heat map of {name}" src="{_data(card.painted)}">'
+        f'<img class=part alt="{name}" src="{_data_uri(card.part)}">'
+        f'<img class=heat alt="heat map of {name}" src="{_data_uri(card.painted)}">'
         f"</figure><b>{card.score:.3f}</b> <span class=verdict>{label}</span> <span>{p_value}</span>"
         f"<small>{name}</small></li>"
     )
 
 
-def _data(image: bytes) -> str:
+def _data_uri(image: bytes) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(image).decode()
 
 
 def _score_axis(marks: Sequence[Mark], threshold: float | None) -> str:
-    """Every score as a tick on one axis, with the threshold, as SVG; of ticks at one place the first is drawn."""
+    """All scores on one axis with the threshold, as SVG; of several ticks at one place, the first is drawn."""
     values = [mark.score for mark in marks] + ([threshold] if threshold is not None else [])
     low, high = min(values), max(values)
     span = (high - low) or 1.0
@@ -126,16 +104,16 @@ def _score_axis(marks: Sequence[Mark], threshold: float | None) -> str:
         return 20 + 960 * (value - low) / span
 
     ticks: dict[tuple[str, str], str] = {}
-    for one in marks:
-        place, verdict = f"{x(one.score):.1f}", "bad" if one.is_anomalous else "ok"
-        name = html.escape(f"{one.name}: {one.score:.3f}")
+    for mark in marks:
+        place, verdict = f"{x(mark.score):.1f}", "bad" if mark.is_anomalous else "ok"
+        name = html.escape(f"{show_name(mark.name)}: {mark.score:.3f}")
         line = f'<line x1="{place}" x2="{place}" y1="16" y2="44" class="{verdict}"><title>{name}</title></line>'
         ticks.setdefault((place, verdict), line)
-    mark = ""
+    limit = ""
     if threshold is not None:
         at = x(threshold)
         side, gap = ("end", -6) if at > 800 else ("start", 6)
-        mark = (
+        limit = (
             f'<line x1="{at:.1f}" x2="{at:.1f}" y1="6" y2="54" class="threshold"/>'
             f'<text x="{at + gap:.1f}" y="66" text-anchor="{side}">threshold {threshold:.3f}</text>'
         )
@@ -144,7 +122,7 @@ def _score_axis(marks: Sequence[Mark], threshold: float | None) -> str:
         ends = ""
     return (
         f'<svg class=axis viewBox="0 0 1000 74" role="img" aria-label="scores of all images">'
-        f'<line x1="20" x2="980" y1="30" y2="30" class="base"/>{"".join(ticks.values())}{mark}{ends}</svg>'
+        f'<line x1="20" x2="980" y1="30" y2="30" class="base"/>{"".join(ticks.values())}{limit}{ends}</svg>'
     )
 
 

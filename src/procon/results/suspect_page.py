@@ -1,4 +1,4 @@
-"""A page of the training images that stand out, to be looked at before they are believed or left out."""
+"""An HTML page of the suspects among the training images."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from procon.results.gallery import Mark, make_card, write_gallery
 from procon.results.rendering import ColorScale
 from procon.vision.pictures import shrink_map
 
-SHOWN = 24  # images with pictures: the flagged ones first, then the next in line for comparison
+_CARDS = 24  # images with pictures: the suspects first, then the next ones for comparison
 
 
 def write_suspects(path: Path, detector: Detector, ranked: Sequence[Suspect], limit: float) -> None:
@@ -22,20 +22,20 @@ def write_suspects(path: Path, detector: Detector, ranked: Sequence[Suspect], li
     typical = float(np.median([np.median(suspect.map) for suspect in quiet]))
     scale = ColorScale(typical, max(float(suspect.map.max()) for suspect in quiet))
     cards = []
-    for suspect in ranked[:SHOWN]:
+    for suspect in ranked[:_CARDS]:
         picture = detector.sources.picture(detector.model.memory.images[suspect.number])
         if isinstance(picture, ImageError):
             continue
         heatmap = shrink_map(suspect.map, picture.size)
-        result = Prediction(suspect.excess, heatmap, suspect.flagged, limit, None, (), suspect.image)
-        cards.append(make_card(suspect.image, result, picture.rgb8(), scale))
+        prediction = Prediction(suspect.excess, heatmap, suspect.flagged, limit, None)
+        cards.append(make_card(suspect.image, prediction, picture.rgb8(), scale))
     flagged = sum(suspect.flagged for suspect in ranked)
     facts = [
         f"{flagged} of {len(ranked)} training images are suspected.",
-        "The number of an image is how many spreads its score lies above the median of the others, scored without its "
-        "own anchors and without those of other suspects.",
-        "A suspect may be a defect, or a good part of a kind that is rare among these images: look before leaving it "
-        "out. Leave out: procon fit --suspects leave-out, or procon forget MODEL IMAGE.",
+        "The number of an image is how many spreads its score lies above the median of the others. Each image is "
+        "scored without its own anchors and without those of other suspects.",
+        "A suspect may be a defect, or a good part of a kind that is rare among these images, so look at it first. "
+        "To leave it out: procon fit --suspects leave-out, or procon forget MODEL IMAGE.",
     ]
     marks = [Mark(suspect.image, suspect.excess, suspect.flagged) for suspect in ranked]
     write_gallery(path, "Suspects among the training images", cards, marks, limit, facts)

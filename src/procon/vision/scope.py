@@ -3,37 +3,32 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from scipy import ndimage
 from torch import Tensor
 
+from procon.arrays import Bools
 from procon.config import PATCH, Config
 from procon.errors import ConfigError
 from procon.vision.framing import frame_of
 from procon.vision.images import ImageLike, open_image
 
 Polygon = Sequence[tuple[float, float]]
-RoiLike = ImageLike | Polygon
-"""A mask image (white counts), or the corners of a polygon."""
+RoiLike = ImageLike | Polygon  # a mask image (white counts), or the corners of a polygon
 
-_OTHER_PROPORTIONS = 0.02  # how far those of a mask may be from those of the images
+_PROPORTIONS_TOLERANCE = 0.02  # between the proportions of a mask and those of the images
 
 
 @dataclass(frozen=True, eq=False)
 class Scope:
     """The patches of an image that count, on the device that scores them."""
 
-    rows: Tensor
-    """[K] int64: their numbers, ascending."""
-    nearest: Tensor
-    """[P] int64: for every patch, which of the K is nearest: itself where it counts."""
-    pixels: Tensor
-    """[H, W] bool: the pixels of the input that count."""
+    rows: Tensor  # [K] int64: their numbers, ascending
+    nearest: Tensor  # [P] int64: for every patch, which of the K is nearest; itself where it counts
+    pixels: Tensor  # [H, W] bool: the pixels of the input that count
 
     def everywhere(self, scores: Tensor) -> Tensor:
         """Scores of the patches that count [..., K] to all patches [..., P]: others repeat their nearest."""
@@ -41,15 +36,13 @@ class Scope:
 
     def place(self, patch: int) -> int:
         """Which of the K patch number ``patch`` is."""
-        found = int(torch.searchsorted(self.rows, patch))
-        if found == len(self.rows) or int(self.rows[found]) != patch:
-            raise ConfigError("xy must lie in the region of interest that the model looks at")
-        return found
+        place = int(torch.searchsorted(self.rows, patch))
+        if place == len(self.rows) or int(self.rows[place]) != patch:
+            raise ConfigError("xy must lie in the region of interest of the model")
+        return place
 
 
-def scope_of(
-    config: Config, roi: NDArray[np.bool_] | None, size: tuple[int, int], device: torch.device
-) -> Scope | None:
+def scope_of(config: Config, roi: Bools | None, size: tuple[int, int], device: torch.device) -> Scope | None:
     """The scope of an image of ``size`` (height, width); None where every patch counts.
 
     ``roi`` [h, w] is stretched over the image. A patch counts if at least half its pixels do.
@@ -81,14 +74,14 @@ def scope_of(
     )
 
 
-def roi_mask(roi: RoiLike, sizes: Iterable[tuple[int, int]], shape: tuple[int, int]) -> NDArray[np.bool_]:
+def roi_mask(roi: RoiLike, sizes: Iterable[tuple[int, int]], shape: tuple[int, int]) -> Bools:
     """A region of interest as a mask of ``shape`` (height, width) that is stretched over every image.
 
     ``roi`` is a mask image, white where the part is, with the proportions of the images; or the corners of a polygon,
     (x, y) in pixels of the images, which then have one size, or all as shares of width and height from 0 to 1.
     """
-    known = sorted(set(sizes))
-    mask = _polygon(roi, known, shape) if _is_polygon(roi) else _mask_image(roi, known, shape)
+    is_polygon = isinstance(roi, Sequence) and not isinstance(roi, str)
+    mask = (_draw_polygon if is_polygon else _open_mask)(roi, sorted(set(sizes)), shape)
     if not mask.any():
         raise ConfigError("the region of interest is empty: white pixels of a mask count, or the inside of a polygon")
     return mask
@@ -99,19 +92,14 @@ def parse_roi(text: str) -> RoiLike:
     if Path(text).exists():
         return Path(text)
     try:
-        corners = [(float(x), float(y)) for x, y in (corner.split(",") for corner in text.split())]
+        return [(float(x), float(y)) for x, y in (corner.split(",") for corner in text.split())]
     except ValueError:
         raise ConfigError(
             f"roi must be an existing mask image or a polygon written 'x,y x,y x,y', got {text!r}"
         ) from None
-    return corners
 
 
-def _is_polygon(roi: Any) -> bool:
-    return isinstance(roi, Sequence) and not isinstance(roi, str)
-
-
-def _polygon(corners: Polygon, sizes: list[tuple[int, int]], shape: tuple[int, int]) -> NDArray[np.bool_]:
+def _draw_polygon(corners: Polygon, sizes: list[tuple[int, int]], shape: tuple[int, int]) -> Bools:
     points = np.asarray(corners, np.float64)
     if points.ndim != 2 or points.shape[1] != 2 or len(points) < 3 or not np.isfinite(points).all():
         raise ConfigError(f"roi must have at least three corners (x, y), got {list(corners)!r}")
@@ -124,18 +112,18 @@ def _polygon(corners: Polygon, sizes: list[tuple[int, int]], shape: tuple[int, i
         points /= sizes[0][::-1]
     if points.min() < 0 or points.max() > 1:
         raise ConfigError(f"the corners of roi must lie in the images, {sizes[0][1]} x {sizes[0][0]} pixels")
-    # Drawn in fourfold resolution: a polygon's edge is right to a fraction of a pixel of the input.
+    # At four times the resolution, the edge of the polygon is exact to a fraction of a pixel of the input.
     fine = (4 * shape[1], 4 * shape[0])
     canvas = Image.new("L", fine)
     ImageDraw.Draw(canvas).polygon([(x * fine[0] - 0.5, y * fine[1] - 0.5) for x, y in points], fill=255)
     return _resized(np.asarray(canvas) > 127, shape)
 
 
-def _mask_image(roi: ImageLike, sizes: list[tuple[int, int]], shape: tuple[int, int]) -> NDArray[np.bool_]:
+def _open_mask(roi: ImageLike, sizes: list[tuple[int, int]], shape: tuple[int, int]) -> Bools:
     picture = open_image(roi)
     height, width = picture.size
     for size in sizes:
-        if abs(width / height * size[0] / size[1] - 1) > _OTHER_PROPORTIONS:
+        if abs(width / height * size[0] / size[1] - 1) > _PROPORTIONS_TOLERANCE:
             raise ConfigError(
                 f"the mask must have the proportions of the images ({size[1]} x {size[0]} pixels), got {width} x "
                 f"{height}; draw it over one of them"
@@ -143,7 +131,7 @@ def _mask_image(roi: ImageLike, sizes: list[tuple[int, int]], shape: tuple[int, 
     return _resized(picture.rgb8().mean(axis=2) > 127, shape)
 
 
-def _resized(mask: NDArray[np.bool_], shape: tuple[int, int]) -> NDArray[np.bool_]:
+def _resized(mask: Bools, shape: tuple[int, int]) -> Bools:
     """A mask at another (height, width): a pixel is set if at least half of what it covers is."""
     if mask.shape == shape:
         return mask

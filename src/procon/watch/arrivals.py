@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from procon.errors import ConfigError, ImageError, MissingExtraError
-from procon.vision.images import ImageLike, list_images
+from procon.vision.folders import list_images
+from procon.vision.images import ImageLike
 from procon.watch.outbox import Key
 
 Clock = Callable[[], float]

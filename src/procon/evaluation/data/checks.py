@@ -9,8 +9,8 @@ from pathlib import Path
 from procon.errors import ImageError
 from procon.evaluation.data.datasets import BENCHMARKS, FOLDER, Category, Dataset, recognise
 from procon.evaluation.data.layouts import find_tree
-from procon.vision.folders import read_layout
-from procon.vision.images import list_images, open_each
+from procon.vision.folders import list_images, read_layout
+from procon.vision.images import open_each
 
 # What each form is called, and the name of its training folder.
 _FORMS = {

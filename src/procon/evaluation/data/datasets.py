@@ -23,7 +23,8 @@ from procon.evaluation.data.manifests import (
     read_visa,
 )
 from procon.evaluation.data.published import BENCHMARKS, Benchmark
-from procon.vision.images import list_images, open_image
+from procon.vision.folders import list_images
+from procon.vision.images import open_image
 
 __all__ = ["BENCHMARKS", "FOLDER", "Category", "Dataset", "Sample", "open_dataset", "read_mask", "recognise"]
 

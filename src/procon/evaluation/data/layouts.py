@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from procon.vision.images import list_images
+from procon.vision.folders import list_images
 
 GOOD = "good"
 # The archives of the medical sets contain one more folder, named after the source of the images.
