@@ -21,7 +21,7 @@ from PIL import Image
 from environment import write_rows
 from procon import Config, Detector
 from procon.results.inspection import find_images, inspect
-from procon.scale.cluster import Cluster, Unit, Workers, values
+from procon.scale.cluster import Cluster, Unit, Workers, collect_values
 from procon.scale.images import inspect_on
 from procon.vision.images import open_image, to_input
 
@@ -40,9 +40,9 @@ def size_of(value: torch.Tensor, _report: Any) -> int:
 
 def empty_units(workers: Workers, count: int) -> float:
     """Seconds of one unit that does nothing, among many."""
-    list(values(workers.run([Unit(str(n), nothing) for n in range(8)], ignore)))  # worker processes start here
+    list(collect_values(workers.run([Unit(str(n), nothing) for n in range(8)], ignore)))  # worker processes start here
     started = time.perf_counter()
-    list(values(workers.run((Unit(str(n), nothing) for n in range(count)), ignore)))
+    list(collect_values(workers.run((Unit(str(n), nothing) for n in range(count)), ignore)))
     return (time.perf_counter() - started) / count
 
 
@@ -51,7 +51,7 @@ def shared(workers: Workers, megabytes: int) -> float:
     value = torch.zeros(megabytes * 2**18)
     started = time.perf_counter()
     reference = workers.share(value)
-    list(values(workers.run([Unit(str(n), size_of, (reference,)) for n in range(8)], ignore)))
+    list(collect_values(workers.run([Unit(str(n), size_of, (reference,)) for n in range(8)], ignore)))
     return time.perf_counter() - started
 
 

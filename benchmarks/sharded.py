@@ -25,10 +25,11 @@ from environment import read_rows, write_rows
 from procon import Config, Detector
 from procon.evaluation.data.datasets import open_dataset, read_mask
 from procon.evaluation.metrics import evaluate
-from procon.method.coreset import k_center
-from procon.scale.cluster import Here
+from procon.method.coreset import to_grid
+from procon.model.selection import select_anchors
+from procon.scale.cluster import ThisProcess
 from procon.scale.family import fit_family
-from procon.scale.sharded import centers_of, first_pick
+from procon.scale.sharded import pick_centers
 from procon.vision.images import open_image
 
 DIMS, SEED, PIECE = 192, 1, 187_500
@@ -89,7 +90,7 @@ def exact(total: int, size: int) -> tuple[Tensor, float]:
         part = made(piece)
         whole[done : done + len(part)] = part
         done += len(part)
-    picks = k_center(whole, size, [first_pick(total, SEED)])[0]
+    picks = select_anchors(to_grid(whole), size, [SEED], "k-center")[0]
     return whole[picks], 2.0
 
 
@@ -98,11 +99,11 @@ def sharded(total: int, size: int, shards: int) -> tuple[Tensor, float]:
     kept, worst = [], 0.0
     for shard in cut(total, shards):
         here = made(shard)
-        rows, far = centers_of(here, size, [SEED])
+        rows, far = pick_centers(here, size, [SEED])
         kept.append(here[rows[0]])
         worst = max(worst, far)
     union = torch.cat(kept)
-    rows, far = centers_of(union, size, [SEED])
+    rows, far = pick_centers(union, size, [SEED])
     return union[rows[0]], 2 * (worst + far) / max(worst, far)
 
 
@@ -127,7 +128,9 @@ def part_line(arguments: argparse.Namespace, started: float) -> dict[str, Any]:
     if arguments.shards == 0:
         detector, factor = Detector(config, device="cpu").fit(list(listed.train)), 2.0
     else:
-        detector, coverage = fit_family(Here("cpu"), config, listed.train, lambda *_: None, shards=arguments.shards)
+        detector, coverage = fit_family(
+            ThisProcess("cpu"), config, listed.train, lambda *_: None, shards=arguments.shards
+        )
         factor = max(one.factor for one in coverage)
     seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

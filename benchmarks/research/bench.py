@@ -23,10 +23,9 @@ from procon.model.reader import Extractor
 from procon.model.selection import coreset_size, select_anchors
 from procon.vision.backbone import Backbone
 from procon.vision.images import open_image, to_input
-from research.readouts import Neighborhood, Normal, PatchReadout, normal_statistics, read_patches
+from research.readouts import Neighborhood, Normal, PatchReadout, find_neighbors, normal_statistics, read_patches
 
 _SELECTION = 1  # as in procon.model.features: the purpose in the seed of the matrix anchors are selected with
-_ROWS = 4096  # patches whose distances to all anchors are held at a time
 
 Block = int | tuple[int, ...]
 """A block of the backbone, or several whose normalised tokens are averaged."""
@@ -265,32 +264,6 @@ def channel_transform(tokens: Tensor, channels: str) -> Callable[[Tensor], Tenso
     power, axes = torch.linalg.eigh(centred.T @ centred / len(centred))
     turned = (axes / (power + power.mean()).sqrt()).float()
     return lambda values: (values - mean.float()) @ turned
-
-
-def find_neighbors(patches: Tensor, anchors: Tensor, k: int, origin: Tensor | None = None) -> Neighborhood:
-    """The ``k`` nearest anchors [M, D] of patches [N, P, D]; with ``origin`` [M] image n does not see anchors of n."""
-    count, places = patches.shape[:2]
-    squares = anchors.square().sum(dim=1)
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    step = max(1, _ROWS // places)
-    for start in range(0, count, step):
-        queries = patches[start : start + step].flatten(0, 1)
-        ranks = torch.addmm(squares, queries, anchors.T, alpha=-2)
-        if origin is not None:
-            images = torch.arange(start, start + len(queries) // places, device=patches.device)
-            ranks.masked_fill_(images.repeat_interleave(places).unsqueeze(1) == origin, torch.inf)
-        rows = ranks.topk(k, dim=1, largest=False).indices
-        differences = queries.unsqueeze(1) - anchors[rows]
-        products = differences @ differences.transpose(1, 2)
-        exact = differences.square().sum(dim=2)  # from differences: the product above only proposes
-        distances, order = exact.sort(dim=1)
-        products = products.gather(1, order.unsqueeze(2).expand_as(products))
-        products = products.gather(2, order.unsqueeze(1).expand_as(products))
-        parts.append((distances, rows.gather(1, order), products))
-    distances, rows, products = (torch.cat(values) for values in zip(*parts, strict=True))
-    return Neighborhood(
-        distances.view(count, places, k), rows.view(count, places, k), products.view(count, places, k, k)
-    )
 
 
 def image_scores(values: Tensor, reading: Reading) -> Tensor:

@@ -1,49 +1,56 @@
-"""Readouts: what a patch is worth, given its neighbours in a bank and what those leave on normal patches.
+"""Readouts: the value of a patch, given its neighbours in a bank and the residuals of normal patches.
 
-A readout is one pure function, :func:`read_patches`: it takes the neighbours of patches and their distances, the normal
-statistics of anchors and positions, and a :class:`PatchReadout`. Nothing here knows images or files.
+A readout is one pure function, :func:`read_patches`: it takes the neighbours of patches, the normal statistics of
+anchors and positions, and a :class:`PatchReadout`. The residuals are those of :mod:`procon.method.score`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from procon.method.residual import soft_weights, temperature
+from procon.config import Config
+from procon.method.neighbors import nearest_in_banks
+from procon.method.score import read_neighbors
+from procon.model.memory import LayerMemory
 
-_TINY = 1e-12  # keeps a division by what identical training images leave, which is nothing, finite
+_TINY = 1e-12  # keeps a division by the residuals of identical training images, which are 0, finite
+# The readout of the method behind each residual; the mean distance shares only the weights.
+_READOUTS: dict[str, Literal["soft", "uniform", "hard"]] = {
+    "soft": "soft",
+    "uniform": "uniform",
+    "mean-distance": "uniform",
+    "nearest": "hard",
+}
 
 
 @dataclass(frozen=True)
 class Neighborhood:
     """The k nearest anchors, in one bank, of the P patches of N images."""
 
-    distances: Tensor
-    """[N, P, k]: squared, ascending."""
-    rows: Tensor
-    """[N, P, k]: places of the anchors in the bank."""
-    products: Tensor
-    """[N, P, k, k]: (z - m_i) · (z - m_j), enough to combine the neighbours with any weights."""
+    patches: Tensor  # [N, P, D]
+    layer: LayerMemory  # the bank
+    distances: Tensor  # [N, P, k]: squared, ascending
+    rows: Tensor  # [N, P, k]: places of the anchors in the bank
 
     def nearest(self, k: int) -> "Neighborhood":
         """The same with fewer neighbours."""
-        return Neighborhood(self.distances[..., :k], self.rows[..., :k], self.products[..., :k, :k])
+        return replace(self, distances=self.distances[..., :k], rows=self.rows[..., :k])
 
 
 @dataclass(frozen=True)
 class Normal:
-    """What a residual is on normal patches, of images that the memory did not know."""
+    """Levels of the residuals of normal patches, from images without their own anchors."""
 
-    anchors: Tensor
-    """[M]: the level that each anchor leaves."""
-    positions: Tensor
-    """[P]: the level at each position of the grid."""
+    anchors: Tensor  # [M]
+    positions: Tensor  # [P]: by position of the grid
 
 
 @dataclass(frozen=True)
 class PatchReadout:
-    """What is read from a neighbourhood."""
+    """How a patch gets its value from its neighbours."""
 
     residual: Literal["soft", "uniform", "mean-distance", "nearest"] = "soft"
     """Distance to the soft projection, to the plain mean of the neighbours, the mean of the distances to them, or the
@@ -56,23 +63,32 @@ class PatchReadout:
     power: float = 1.0
     """The residual is divided by the level to this power; 0.5 is the milder square root."""
     shrinkage: float = 5.0
-    """Patches of the layer's mean level that are added to each anchor's or position's own."""
+    """Patches of the layer's mean level that are added to those of each anchor or position."""
+
+
+def find_neighbors(patches: Tensor, anchors: Tensor, k: int, origin: Tensor | None = None) -> Neighborhood:
+    """The ``k`` nearest anchors [M, D] of patches [N, P, D]; with ``origin`` [M], image n does not see anchors of n."""
+    rows = torch.arange(len(anchors), device=anchors.device)
+    layer = LayerMemory(anchors, rows if origin is None else origin, rows.unsqueeze(0))
+    searches = [
+        nearest_in_banks(image, layer.index, k, exclude=None if origin is None else origin == number)
+        for number, image in enumerate(patches)
+    ]
+    distances, places = (torch.cat(parts) for parts in zip(*searches, strict=True))
+    return Neighborhood(patches, layer, distances, places)
 
 
 def residuals(near: Neighborhood, kind: str) -> tuple[Tensor, Tensor]:
     """Residuals [N, P] of patches, and the weights [N, P, k] that their neighbours have in them."""
-    if kind == "nearest":
-        weights = torch.zeros_like(near.distances)
-        weights[..., 0] = 1.0
-        return near.distances[..., 0].sqrt(), weights
-    if kind == "soft":
-        weights = soft_weights(near.distances, temperature(near.distances))
-    else:
-        weights = torch.full_like(near.distances, 1 / near.distances.shape[-1])
+    k = near.distances.shape[-1]
+    config = Config(readout=_READOUTS[kind], num_neighbors=k)
+    images = zip(near.patches, near.distances.unsqueeze(1), near.rows.unsqueeze(1), strict=True)
+    readings = [read_neighbors(patches, near.layer, distances, rows, config) for patches, distances, rows in images]
+    weights = torch.cat([reading.weights[:, 0] for reading in readings if reading.weights is not None])
+    weights = pad(weights, (0, k - weights.shape[-1]))  # the nearest anchor has all the weight
     if kind == "mean-distance":
         return near.distances.sqrt().mean(dim=-1), weights
-    squares = (weights.unsqueeze(-1) * near.products * weights.unsqueeze(-2)).sum(dim=(-2, -1))
-    return squares.clamp_min(0).sqrt(), weights
+    return torch.cat([reading.residuals[:, 0] for reading in readings]), weights
 
 
 def normal_levels(values: Tensor, weights: Tensor, places: Tensor, count: int, readout: PatchReadout) -> Tensor:

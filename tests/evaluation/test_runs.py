@@ -237,13 +237,13 @@ def test_a_folder_with_another_run_is_refused(run: Run, base: Config) -> None:
     ):
         Run(run.folder, run.dataset, replace(base, image_size=84))
     assert Run(run.folder, run.dataset, base).folder == run.folder
-    again = Run.read(run.folder)
+    again = Run.open_folder(run.folder)
     assert (again.dataset.name, again.base) == ("mpdd", base)
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"holds no run \(no run.json\); make one with procon bench"):
-        Run.read(tmp_path)
+        Run.open_folder(tmp_path)
 
 
 def test_variants_of_another_backbone_are_refused(run: Run, base: Config) -> None:

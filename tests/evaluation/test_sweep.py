@@ -142,7 +142,7 @@ def test_statistics_of_too_few_images_are_refused(images: list[Path], tiny_backb
     cache, backbone, base = make_tokens(tmp_path / "tokens", [images[0], *images[GOOD:]], tiny_backbone)
     cache.fill(backbone, base, ignore)
     sweep = Sweep(tmp_path / "residuals", cache, 1, backbone.architecture, CPU)
-    with pytest.raises(ConfigError, match="needs more training images"):
+    with pytest.raises(ConfigError, match="normalization='train' needs more training images"):
         sweep.run([tiny_config(tiny_backbone, normalization="train")], ignore, ignore)
 
 
@@ -150,7 +150,7 @@ def test_statistics_of_too_few_images_are_refused(images: list[Path], tiny_backb
 
 
 def all_tokens(cache: TokenCache, backbone: Backbone) -> list[list[torch.Tensor]]:
-    return list(cache.read(backbone.layers, range(len(cache.images))))
+    return list(cache.load_tokens(backbone.layers, range(len(cache.images))))
 
 
 class Killed(Exception):  # noqa: N818

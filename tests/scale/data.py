@@ -10,7 +10,7 @@ from procon import Config
 from procon.evaluation.data.datasets import open_dataset
 from procon.evaluation.runs.raw import Run
 from procon.progress import Progress
-from procon.scale.categories import Place, _finish
+from procon.scale.categories import RunSpec, _finish_category
 from tests.evaluation.test_runs import make_category
 
 CATEGORIES = ("lid", "plate", "tube")
@@ -48,17 +48,17 @@ def count(notes: Path, name: str) -> int:
 
 
 def finish_slowly(
-    notes: Path, place: Place, category: str, wanted: list[Config], device: str, keep: bool, report: Progress
+    notes: Path, spec: RunSpec, category: str, wanted: list[Config], device: str, keep: bool, report: Progress
 ) -> None:
     """The unit of a category that says it began, and the first time "plate" is scored, waits to be killed."""
     with (notes / category).open("a") as stream:
         stream.write(f"{os.getpid()}\n")
     first = category == "plate" and count(notes, category) == 1
 
-    def heard(stage: str, done: int, total: int) -> None:
+    def report_and_wait(stage: str, done: int, total: int) -> None:
         report(stage, done, total)
         if first and stage == "scoring" and done == 2:  # tokens are on disk, residuals are not
             (notes / "waiting").write_text(str(os.getpid()))
             time.sleep(600)
 
-    _finish(place, category, wanted, device, keep, heard)
+    _finish_category(spec, category, wanted, device, keep, report_and_wait)

@@ -14,7 +14,7 @@ from procon import Detector, ProconError
 from procon.errors import ConfigError
 from procon.results.inspection import find_images, inspect
 from procon.scale.categories import compute_on
-from procon.scale.cluster import ATTEMPTS, Cluster, Unit, values
+from procon.scale.cluster import ATTEMPTS, Cluster, Unit, collect_values
 from procon.scale.images import inspect_on
 from procon.scale.parts import find_parts, fit_parts
 from tests.conftest import Run as Cli
@@ -88,7 +88,7 @@ def test_a_killed_worker_costs_only_its_unit(cluster: Cluster, data: Path, tiny_
     killed: list[int] = []
     thread = Thread(target=kill, daemon=True)
     thread.start()
-    done = [unit.name for unit, _ in values(cluster.run(units, ignore))]
+    done = [unit.name for unit, _ in collect_values(cluster.run(units, ignore))]
     assert sorted(done) == sorted(CATEGORIES)
     assert killed and killed[0] != os.getpid()
     assert {name: count(notes, name) for name in CATEGORIES} == {"lid": 1, "plate": 2, "tube": 1}

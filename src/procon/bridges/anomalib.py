@@ -8,9 +8,9 @@
 
     Engine().fit(Procon({"backbone": "dinov2-small"}), datamodule=Folder(name="part", root="part", normal_dir="good"))
 
-On the command line it is ``--model procon.bridges.anomalib.Procon``. Scores and maps are those of ``Detector`` on the
-same pixels: images come as anomalib decoded them, at their own size, and are scaled by ours. Maps have the size of the
-image. A checkpoint holds the model file.
+On the command line it is ``--model procon.bridges.anomalib.Procon``. Scores and maps equal those of ``Detector`` on the
+same pixels: images have the size at which anomalib decoded them, and the detector scales them. Maps have the size of
+the image. A checkpoint holds the model file.
 """
 
 import tempfile
@@ -37,18 +37,19 @@ class ProconModel(nn.Module):
         self._seen: list[Tensor] = []
 
     def forward(self, images: Tensor) -> InferenceBatch | None:
-        """Images [N, 3, H, W] in 0..1 to scores [N] and maps [N, 1, H, W]; in training they are kept for the fit."""
-        pixels = (images * 255).round().to(torch.uint8).cpu()  # 8 bits a channel, as they were decoded
+        """Images [N, 3, H, W] in 0..1 to scores [N] and maps [N, 1, H, W]; in training they are stored for the fit."""
+        pixels = (images * 255).round().to(torch.uint8).cpu()  # 8 bits per channel, as decoded
         if self.training:
             self._seen.extend(pixels)
             return None
-        found = self.detector.predict(list(pixels))
-        scores = torch.tensor([one.score for one in found], device=images.device)
-        maps = torch.stack([torch.from_numpy(one.heatmap) for one in found]).unsqueeze(1).to(images.device)
+        predictions = self.detector.predict(list(pixels))
+        scores = torch.tensor([prediction.score for prediction in predictions], device=images.device)
+        maps = torch.stack([torch.from_numpy(prediction.heatmap) for prediction in predictions])
+        maps = maps.unsqueeze(1).to(images.device)
         return InferenceBatch(pred_score=scores, anomaly_map=maps)
 
     def fit(self) -> None:
-        """Build the memory from the images seen in training, which are then let go."""
+        """Build the memory from the images seen in training."""
         self.detector.fit(self._seen)
         self._seen = []
 
@@ -99,7 +100,7 @@ class Procon(MemoryBankMixin, AnomalibModule):  # type: ignore[misc]  # anomalib
         """Nothing is trained."""
 
     def training_step(self, batch: Any, *_arguments: Any, **_named: Any) -> Tensor:
-        """Keep the images of a batch."""
+        """Store the images of a batch."""
         self.model(batch.image)
         return torch.tensor(0.0, requires_grad=True, device=self.device)
 
@@ -118,5 +119,5 @@ class Procon(MemoryBankMixin, AnomalibModule):  # type: ignore[misc]  # anomalib
 
     @property
     def learning_type(self) -> LearningType:
-        """Good images alone."""
+        """Only good images are needed."""
         return LearningType.ONE_CLASS

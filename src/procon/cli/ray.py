@@ -39,10 +39,10 @@ def parse_ray(text: str) -> tuple[str, int]:
 @contextmanager
 def workers(ray: str | None, device: str) -> Iterator["Workers"]:
     """Where units run: in this process, or on the cluster that ``ray`` names."""
-    from procon.scale.cluster import Cluster, Here
+    from procon.scale.cluster import Cluster, ThisProcess
 
     if ray is None:
-        yield Here(device)
+        yield ThisProcess(device)
         return
     address, cpus = parse_ray(ray)
     with Cluster(address, device=device, cpus=cpus) as cluster:

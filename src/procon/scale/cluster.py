@@ -1,8 +1,8 @@
 """Units of work, run one after the other here or many at once on a Ray cluster.
 
 A unit is a function of this package with its arguments: a category of a benchmark, a shard of images, a part to fit. It
-leaves its results in files that are written atomically, or gives them back. So a unit whose worker dies is simply
-run again, and no other unit notices.
+writes its results to files atomically, or returns them. So a unit whose worker dies is run again, and no other unit is
+affected.
 """
 
 import os
@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,34 +21,31 @@ import torch
 from procon.errors import ConfigError, MissingExtraError, ProconError
 from procon.progress import Progress
 
-ATTEMPTS = 4
-"""How often a unit is begun before its worker's death is taken to be the unit's fault."""
+ATTEMPTS = 4  # starts of a unit before the death of its workers is taken to be the unit's fault
 LOCAL = "local"
 _POLL = 0.3  # seconds between two looks at the progress of the workers
 _REPORT_EVERY = 0.2  # seconds between two reports of one worker on the same stage
 
 WorkerProgress = Callable[[str, str, str, int, int], None]
-"""Hears (worker, unit, stage, done, total). The worker is ``HOST PID``, or empty for this process."""
+"""Called with (worker, unit, stage, done, total). The worker is ``HOST PID``, or empty for this process."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """``function(*arguments, report)``, where ``report`` hears (stage, done, total)."""
+    """A call ``function(*arguments, on_progress)``; ``function`` belongs to a module, so that workers can import it."""
 
     name: str
     function: Callable[..., Any]
-    """Known by its name on every worker: a function of a module, not one made on the way."""
     arguments: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
-class Done:
-    """What became of a unit."""
+class UnitResult:
+    """The value of a unit, or why there is none: an error the user can fix, or a worker that died each time."""
 
     unit: Unit
     value: Any = None
     error: str | None = None
-    """Why there is no value: an error the user can fix, or a worker that died each time."""
 
 
 class Workers(Protocol):
@@ -61,55 +59,48 @@ class Workers(Protocol):
     def device(self) -> str:
         """The device of a unit: ``auto``, ``cpu`` or ``cuda``."""
 
-    def run(self, units: Iterable[Unit], progress: WorkerProgress) -> Iterator[Done]:
-        """Run ``units``; each is given back when it is done, in the order in which they finish."""
+    def run(self, units: Iterable[Unit], on_progress: WorkerProgress) -> Iterator[UnitResult]:
+        """Run ``units``; results come in the order in which the units finish."""
 
     def share(self, value: Any) -> Any:
         """``value`` as an argument of many units: sent to each machine once."""
 
     def check_shared(self, folder: Path, *needed: Path) -> None:
-        """Refuse to begin where a worker cannot see ``folder``, which will hold the results, or anything ``needed``."""
+        """Raise an error unless every worker sees ``folder``, which will hold the results, and all of ``needed``."""
 
 
-class Here:
-    """Units one after the other in this process."""
+class ThisProcess:
+    """Units run one after the other in this process."""
 
     slots = 1
 
     def __init__(self, device: str = "auto") -> None:
         self.device = device
 
-    def run(self, units: Iterable[Unit], progress: WorkerProgress) -> Iterator[Done]:
+    def run(self, units: Iterable[Unit], on_progress: WorkerProgress) -> Iterator[UnitResult]:
         """Run ``units`` in their order."""
         for unit in units:
-            name = unit.name
-
-            def report(stage: str, done: int, total: int, name: str = name) -> None:
-                progress("", name, stage, done, total)
-
-            yield Done(unit, *_attempt(unit, report))
+            yield UnitResult(unit, *_run_unit(unit, partial(on_progress, "", unit.name)))
 
     def share(self, value: Any) -> Any:
         """The value itself."""
         return value
 
     def check_shared(self, folder: Path, *needed: Path) -> None:
-        """Nothing to refuse: one process sees what it sees."""
+        """Nothing to check in one process."""
 
 
 class Cluster:
     """Units on the workers of a Ray cluster; use as a context manager.
 
-    ``address`` is ``local`` (a cluster of this machine alone, gone afterwards) or what ``ray.init`` takes: ``auto``,
-    ``HOST:PORT``, ``ray://HOST:PORT``. A unit gets ``cpus`` cores and as many threads, and on a cluster with GPUs one
-    of those unless ``device`` is ``cpu``. Folders must be on storage that every machine sees under the same path.
+    ``address`` is ``local`` (a temporary cluster of this machine) or what ``ray.init`` takes: ``auto``, ``HOST:PORT``,
+    ``ray://HOST:PORT``. A unit gets ``cpus`` cores and as many threads, and on a cluster with GPUs one GPU unless
+    ``device`` is ``cpu``. Folders must be on storage that every machine sees under the same path.
     """
 
     def __init__(self, address: str = LOCAL, *, device: str = "auto", cpus: int = 1) -> None:
         if device not in ("auto", "cpu", "cuda"):
             raise ConfigError(f"with --ray, device must be auto, cpu or cuda (Ray says which GPU), got {device!r}")
-        if cpus < 1:
-            raise ConfigError(f"a unit needs at least 1 core, got {cpus}")
         self._ray = import_ray()
         self._own = not self._ray.is_initialized()
         if self._own:
@@ -130,8 +121,8 @@ class Cluster:
         self.slots = gpus if self.device == "cuda" else int(have.get("CPU", 0)) // cpus
         if not self.slots:
             raise ConfigError(f"a unit takes {cpus} cores, and the Ray cluster has {have.get('CPU', 0):g}; use fewer")
-        # A worker keeps what it loaded for the next unit: by default Ray ends one that used a GPU.
-        self._execute = self._ray.remote(max_calls=0)(_execute)
+        # A worker keeps its models for the next unit: by default Ray ends a worker that used a GPU.
+        self._execute = self._ray.remote(max_calls=0)(_run_on_worker)
         self._board = self._ray.remote(num_cpus=0, max_restarts=-1)(_Board).remote()
 
     def __enter__(self) -> "Cluster":
@@ -145,18 +136,18 @@ class Cluster:
         """``value`` in the object store."""
         return self._ray.put(value)
 
-    def run(self, units: Iterable[Unit], progress: WorkerProgress) -> Iterator[Done]:
-        """Run ``units``, a few more than there are slots handed out at a time, so that there may be any number."""
+    def run(self, units: Iterable[Unit], on_progress: WorkerProgress) -> Iterator[UnitResult]:
+        """Run ``units``; any number may be given, because at most two for each slot are submitted at a time."""
         ray, waiting, running = self._ray, iter(units), dict[Any, Unit]()
         try:
             while True:
                 while len(running) < 2 * self.slots and (unit := next(waiting, None)) is not None:
                     running[self._submit(unit)] = unit
                 if not running:
-                    self._show(progress)
+                    self._show(on_progress)
                     return
                 ready, _ = ray.wait(list(running), num_returns=1, timeout=_POLL)
-                self._show(progress)
+                self._show(on_progress)
                 for reference in ready:
                     yield self._collect(running.pop(reference), reference)
         finally:
@@ -167,31 +158,30 @@ class Cluster:
         call = self._execute.options(
             **self._options, max_retries=ATTEMPTS - 1, name=unit.name, scheduling_strategy="SPREAD"
         )
-        # Arguments stand for themselves: Ray replaces references by their values only at this level.
+        # Arguments are passed one by one: Ray replaces references by their values only at this level.
         setting = (str(Path.cwd()), self._options["num_cpus"])
         return call.remote(self._board, setting, unit.name, unit.function, *unit.arguments)
 
-    def _collect(self, unit: Unit, reference: Any) -> Done:
+    def _collect(self, unit: Unit, reference: Any) -> UnitResult:
         died = self._ray.exceptions
         try:
-            value, error = self._ray.get(reference)
+            return UnitResult(unit, *self._ray.get(reference))
         except (died.WorkerCrashedError, died.NodeDiedError, died.OutOfMemoryError) as crash:
-            return Done(unit, None, f"{unit.name}: its worker died {ATTEMPTS} times ({type(crash).__name__})")
-        return Done(unit, value, error)
+            return UnitResult(unit, None, f"{unit.name}: its worker died {ATTEMPTS} times ({type(crash).__name__})")
 
-    def _show(self, progress: WorkerProgress) -> None:
-        for worker, (unit, stage, done, total) in self._ray.get(self._board.read.remote()).items():
-            progress(worker, unit, stage, done, total)
+    def _show(self, on_progress: WorkerProgress) -> None:
+        for worker, state in self._ray.get(self._board.take_updates.remote()).items():
+            on_progress(worker, *state)
 
     def check_shared(self, folder: Path, *needed: Path) -> None:
-        """Ask every machine whether it sees a file that is put into ``folder`` for the time, and all that is needed."""
+        """Ask every machine whether it sees a temporary file in ``folder`` and all of ``needed``."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
         folder.mkdir(parents=True, exist_ok=True)
         here = str(Path.cwd())
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".procon-shared-") as mark:
             wanted = [str(path) for path in (mark.name, *needed)]
-            look = self._ray.remote(num_cpus=0)(_unseen)
+            look = self._ray.remote(num_cpus=0)(_list_unseen)
             nodes = {node["NodeID"]: node["NodeManagerHostname"] for node in self._ray.nodes() if node["Alive"]}
             answers = {
                 node: look.options(scheduling_strategy=On(node, soft=False)).remote(here, wanted) for node in nodes
@@ -213,44 +203,45 @@ def import_ray() -> Any:
         raise MissingExtraError("--ray needs the ray package: pip install 'procon[ray]'") from None
 
 
-def values(done: Iterable[Done]) -> Iterator[tuple[Unit, Any]]:
-    """The units with their values; the first error ends it."""
-    for one in done:
-        if one.error is not None:
-            raise ProconError(one.error)
-        yield one.unit, one.value
+def collect_values(results: Iterable[UnitResult]) -> Iterator[tuple[Unit, Any]]:
+    """The units with their values; the first error is raised."""
+    for result in results:
+        if result.error is not None:
+            raise ProconError(result.error)
+        yield result.unit, result.value
 
 
-def cut(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """``items`` in runs of at most ``size``."""
+def split_items(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    """``items`` in consecutive groups of at most ``size``."""
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 # ---------------------------------------------------------------------------------------------------------- on a worker
 
 
-def _attempt(unit: Unit, report: Progress) -> tuple[Any, str | None]:
+def _run_unit(unit: Unit, on_progress: Progress) -> tuple[Any, str | None]:
     """The value of a unit, or the error that the user can fix; any other error is raised."""
     try:
-        return unit.function(*unit.arguments, report), None
+        return unit.function(*unit.arguments, on_progress), None
     except (ProconError, OSError) as error:
         return None, f"{unit.name}: {error}"
 
 
-def _execute(
+def _run_on_worker(
     board: Any, setting: tuple[str, int], name: str, function: Callable[..., Any], *arguments: Any
 ) -> tuple[Any, str | None]:
-    """Run a unit on this worker, in the folder of the command and with so many threads, which change no result."""
-    _enter(setting[0])
-    torch.set_num_threads(setting[1])
+    """Run a unit on this worker, in the folder of the command and with that many threads, which change no result."""
+    folder, threads = setting
+    _enter_folder(folder)
+    torch.set_num_threads(threads)
     report = _Reporter(board, f"{socket.gethostname()} {os.getpid()}", name)
-    outcome = _attempt(Unit(name, function, arguments), report)
+    outcome = _run_unit(Unit(name, function, arguments), report)
     report("done", 1, 1)
     return outcome
 
 
 class _Reporter:
-    """Sends progress to the board, not more often than somebody could read it."""
+    """Sends progress to the board, at most a few times a second."""
 
     def __init__(self, board: Any, worker: str, unit: str) -> None:
         self._board, self._worker, self._unit = board, worker, unit
@@ -265,7 +256,7 @@ class _Reporter:
 
 
 class _Board:
-    """Where workers say how far they are; an actor of its own."""
+    """The latest progress of each worker; an actor, so that workers can write to it and the command can read it."""
 
     def __init__(self) -> None:
         self._latest: dict[str, tuple[str, str, int, int]] = {}
@@ -273,18 +264,18 @@ class _Board:
     def put(self, worker: str, state: tuple[str, str, int, int]) -> None:
         self._latest[worker] = state
 
-    def read(self) -> dict[str, tuple[str, str, int, int]]:
-        """What is new since the last time."""
+    def take_updates(self) -> dict[str, tuple[str, str, int, int]]:
+        """What is new since the last call."""
         latest, self._latest = self._latest, {}
         return latest
 
 
-def _enter(folder: str) -> None:
-    """Go where relative paths were meant, if this machine has that folder; if not, only absolute ones work."""
+def _enter_folder(folder: str) -> None:
+    """Enter the folder of the command, if this machine has it; if not, only absolute paths work."""
     if Path(folder).is_dir():
         os.chdir(folder)
 
 
-def _unseen(here: str, paths: Sequence[str]) -> list[str]:
-    _enter(here)
+def _list_unseen(folder: str, paths: Sequence[str]) -> list[str]:
+    _enter_folder(folder)
     return [path for path in paths if not Path(path).exists()]

@@ -1,13 +1,15 @@
-"""One model over more patches than one machine's memory holds: the images are cut into shards, a unit each.
+"""One model over more patches than the memory of one machine holds: the images are split into shards, a unit each.
 
-A shard's patches exist only while its unit runs. What comes back are the centres it picked, and what goes out in the
-second round is the memory made of them, against which each shard scores its images for the threshold.
+A shard's patches exist only while its unit runs. The unit returns the centres it picked. In the second round, each
+shard gets the memory made of all centres and scores its images against it for the threshold.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,31 +24,26 @@ from procon.model.model import Model
 from procon.model.selection import coreset_size, gather_layer, selection_points
 from procon.model.training import TrainingImage
 from procon.progress import Progress
-from procon.scale.cluster import Unit, WorkerProgress, Workers, cut, values
-from procon.scale.sharded import centers_of
+from procon.scale.cluster import Unit, WorkerProgress, Workers, collect_values, split_items
+from procon.scale.sharded import pick_centers
 
 
 @dataclass(frozen=True)
 class Shard:
-    """What the images of one shard leave: centres by layer, and what is remembered of each image."""
+    """The centres of one shard, by layer, and what the model file stores about its images."""
 
     images: tuple[TrainingImage, ...]
-    origin: tuple[Tensor, ...]
-    """[n] int64 by layer: image of the shard x patches per image + patch."""
-    anchors: tuple[Tensor, ...]
-    """[n, D] float32 by layer."""
-    radius: tuple[float, ...]
-    """How far the farthest patch of the shard is from its centres, by layer, where anchors are selected."""
+    origin: tuple[Tensor, ...]  # [n] int64 by layer: image of the shard x patches per image + patch
+    anchors: tuple[Tensor, ...]  # [n, D] float32 by layer
+    radius: tuple[float, ...]  # distance of the farthest patch from the centres, by layer, where anchors are selected
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How well the banks of a layer cover all patches, worst bank, where anchors are selected."""
+    """How well the worst bank of a layer covers all patches: distances where anchors are selected."""
 
-    shards: float
-    """Distance of a patch from the centres of its shard, at most."""
-    centers: float
-    """Distance of a shard's centre from the bank, at most."""
+    shards: float  # largest distance of a patch from the centres of its shard
+    centers: float  # largest distance of a shard's centre from the bank
 
     @property
     def radius(self) -> float:
@@ -55,10 +52,10 @@ class Coverage:
 
     @property
     def factor(self) -> float:
-        """No patch is farther from the bank than so many times the best radius of any bank of this size.
+        """No patch is farther from the bank than this many times the best radius of any bank of this size.
 
-        A bank and the centre farthest from it are points that lie at least ``centers`` from each other, one more than
-        a bank has, so no bank does better than half of that; likewise in a shard. So it is 4 at most.
+        A bank and the centre farthest from it are points at least ``centers`` from each other, one more than a bank
+        has, so no bank has a radius below half of that; likewise in a shard. So the factor is 4 at most.
         """
         return 2 * self.radius / max(self.shards, self.centers) if self.radius else 1.0
 
@@ -67,61 +64,58 @@ def fit_family(
     workers: Workers,
     config: Config,
     images: Sequence[Path],
-    progress: WorkerProgress,
+    on_progress: WorkerProgress,
     *,
     shards: int,
     skip_bad: bool = False,
 ) -> tuple[Detector, list[Coverage]]:
-    """A detector over ``images`` cut into ``shards`` runs, and how well its banks cover their patches, by layer."""
-    _refuse(config, len(images), shards)
+    """A detector for ``images``, split into ``shards``, and how well its banks cover their patches, by layer."""
+    if not 1 <= shards <= len(images):
+        raise ConfigError(f"shards must be from 1 to the number of images {len(images)}, got {shards}")
+    refuse(config, "shards")
     patches = config.grid[0] * config.grid[1]
     size = coreset_size(len(images) * patches, config.coreset_ratio, config.num_neighbors, config.max_anchors)
-    parts = cut(images, -(-len(images) // shards))
-    if len(parts) * size >= len(images) * patches:
+    groups = split_items(images, -(-len(images) // shards))
+    if len(groups) * size >= len(images) * patches:
         raise ConfigError(
-            f"{size} centres from each of {len(parts)} shards are no fewer than all {len(images) * patches} patches; "
-            f"use fewer shards, a coreset_ratio below {1 / len(parts):.2g}, or max_anchors"
+            f"{size} centres from each of {len(groups)} shards are no fewer than all {len(images) * patches} patches; "
+            f"use fewer shards, a coreset_ratio below {1 / len(groups):.2g}, or max_anchors"
         )
-    first = [
-        Unit(f"shard {n}", _select, (config, part, size, workers.device, skip_bad)) for n, part in enumerate(parts)
-    ]
-    found = {unit.name: shard for unit, shard in values(workers.run(first, progress))}
-    picked: list[Shard] = [found[unit.name] for unit in first]
+
+    def run(function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> list[Any]:
+        units = [Unit(f"shard {number}", function, values) for number, values in enumerate(arguments)]
+        results = {unit.name: value for unit, value in collect_values(workers.run(units, on_progress))}
+        return [results[unit.name] for unit in units]
+
+    selected = run(_select_centers, ((config, group, size, workers.device, skip_bad) for group in groups))
     detector = Detector(config, device="cpu")
-    layers, coverage = _join(detector, picked, size, patches)
-    memory = Memory(layers, tuple(image for shard in picked for image in shard.images), patches)
-    shared, begin, second = workers.share(memory), 0, []
-    for number, shard in enumerate(picked):
-        second.append(Unit(f"shard {number}", _gauge, (config, shared, begin, len(shard.images), workers.device)))
-        begin += len(shard.images)
-    measured = {unit.name: gauges for unit, gauges in values(workers.run(second, progress))}
-    gauges = [gauge for unit in second for gauge in measured[unit.name] or [None]]
+    layers, coverage = _select_banks(detector, selected, size, patches)
+    memory = Memory(layers, tuple(image for shard in selected for image in shard.images), patches)
+    shared = workers.share(memory)
+    ends = list(accumulate(len(shard.images) for shard in selected))
+    scores = run(_score_shard, ((config, shared, first, end, workers.device) for first, end in pairwise([0, *ends])))
+    calibration = None
+    if None not in scores:  # otherwise a bank has too few anchors of other images
+        calibration = Calibration.of([score for shard in scores for score in shard], config.false_alarm_rate)
     identity = detector.reader.extractor.backbone.identity()
-    calibration = Calibration.of(gauges, config.false_alarm_rate) if None not in gauges else None
     detector.model = Model(config, memory, None, (), identity).calibrated(calibration)
     return detector, coverage
 
 
-def _refuse(config: Config, images: int, shards: int) -> None:
-    if not 1 <= shards <= images:
-        raise ConfigError(f"shards must be from 1 to the number of images {images}, got {shards}")
-    refuse(config, "shards")
-
-
-def _join(
+def _select_banks(
     detector: Detector, shards: Sequence[Shard], size: int, patches: int
 ) -> tuple[tuple[LayerMemory, ...], list[Coverage]]:
-    """The banks of each layer, picked among the centres of all shards."""
+    """The banks of each layer, selected from the centres of all shards, and how well they cover the patches."""
     config, extractor, layers, coverage = detector.config, detector.reader.extractor, [], []
     before = torch.tensor([0, *(len(shard.images) for shard in shards)]).cumsum(0)
     for layer, selection in enumerate(extractor.selections):
         anchors = torch.cat([shard.anchors[layer] for shard in shards])
         origin = torch.cat([shard.origin[layer] + n * patches for n, shard in zip(before, shards, strict=False)])
         points = anchors if selection is None else anchors @ selection
-        picks, rest = centers_of(points, size, config.bank_seeds)
-        coverage.append(Coverage(max(shard.radius[layer] for shard in shards), rest))
-        kept, banks = picks.unique(return_inverse=True)  # rows of the centres, which ascend by origin
-        layers.append(LayerMemory(anchors[kept], origin[kept], banks).compressed(config.compression))
+        picks, radius = pick_centers(points, size, config.bank_seeds)
+        coverage.append(Coverage(max(shard.radius[layer] for shard in shards), radius))
+        rows, banks = picks.unique(return_inverse=True)  # rows of the centres, which ascend by origin
+        layers.append(LayerMemory(anchors[rows], origin[rows], banks).compressed(config.compression))
     return tuple(layers), coverage
 
 
@@ -129,35 +123,35 @@ def _join(
 
 
 @lru_cache(maxsize=1)
-def _detector(config: Config, device: str) -> Detector:
-    """Kept with its backbone for the next shard."""
+def _make_detector(config: Config, device: str) -> Detector:
+    """A detector, cached with its backbone for the next shard."""
     return Detector(config, device=device)
 
 
-def _select(config: Config, images: Sequence[Path], size: int, device: str, skip_bad: bool, report: Progress) -> Shard:
-    """The centres of one shard, by layer. All banks share them: they differ by where they start among the centres."""
-    detector = _detector(config, device)
-    origins, anchors, radii = [], [], []
-    opened = detector.reader.opened(list(images), report, skip_bad=skip_bad)
+def _select_centers(
+    config: Config, images: Sequence[Path], size: int, device: str, skip_bad: bool, on_progress: Progress
+) -> Shard:
+    """The centres of one shard, by layer. All banks share them: banks differ by where they start among the centres."""
+    detector = _make_detector(config, device)
+    layers, radii = [], []
+    opened = detector.reader.opened(list(images), on_progress, skip_bad=skip_bad)
     with opened as (store, _, training), torch.inference_mode():
         store.counted = detector.reader.selectable_rows(training, None)
         for layer, selection in enumerate(detector.reader.extractor.selections):
             points = selection_points(store, layer, selection, detector.device)
-            rows, radius = centers_of(points, size, config.bank_seeds[:1])
+            rows, radius = pick_centers(points, size, config.bank_seeds[:1])
             picks = rows.cpu() if store.counted is None else store.counted[rows.cpu()]
-            kept = gather_layer(store, layer, picks)
-            origins.append(kept.origin)
-            anchors.append(kept.anchors)
+            layers.append(gather_layer(store, layer, picks))
             radii.append(radius)
-            report("selecting anchors", layer + 1, len(store))
-    return Shard(training, tuple(origins), tuple(anchors), tuple(radii))
+            on_progress("selecting anchors", layer + 1, len(store))
+    return Shard(training, tuple(c.origin for c in layers), tuple(c.anchors for c in layers), tuple(radii))
 
 
-def _gauge(
-    config: Config, memory: Memory, begin: int, count: int, device: str, report: Progress
+def _score_shard(
+    config: Config, memory: Memory, first: int, end: int, device: str, on_progress: Progress
 ) -> list[GoodScore] | None:
     """Score the images of one shard against the memory without their own anchors."""
-    reader = _detector(config, device).reader
-    sources = [Path(image.name) for image in memory.images[begin : begin + count]]
-    _, scores = leave_one_out(reader, memory.to(reader.device), lambda: reader.embed_each(sources), report, begin=begin)
-    return scores
+    reader = _make_detector(config, device).reader
+    sources = [Path(image.name) for image in memory.images[first:end]]
+    memory = memory.to(reader.device)
+    return leave_one_out(reader, memory, lambda: reader.embed_each(sources), on_progress, begin=first)[1]

@@ -1,7 +1,7 @@
 """Score a folder of any size with many workers: a unit is a shard of its images.
 
 Workers write the overlays. Rows, regions and the pictures of the page come back and are combined in the order of the
-images, so every file equals the one a single machine writes, except for the seconds that an image took.
+images, so every file equals the one of a single machine, except for the seconds that an image took.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,10 +14,9 @@ from procon.deploy import load_any
 from procon.progress import Progress
 from procon.results.gallery import MOST_CARDS, Card
 from procon.results.inspection import Findings, Outcome, ScoredImage, overlay_names, score_images, write_findings
-from procon.scale.cluster import Unit, WorkerProgress, Workers, cut, values
+from procon.scale.cluster import Unit, WorkerProgress, Workers, collect_values, split_items
 
-SHARD = 64
-"""Images of a unit: a few seconds of work on a CPU, so that little is lost with a worker."""
+SHARD = 64  # images of a unit: a few seconds of work on a CPU, so that little is lost with a worker
 
 
 def inspect_on(
@@ -25,7 +24,7 @@ def inspect_on(
     model: Path,
     images: Sequence[tuple[str, Path]],
     out: Path | None,
-    progress: WorkerProgress,
+    on_progress: WorkerProgress,
     *,
     detector: Any,
     weights: str | None = None,
@@ -42,16 +41,19 @@ def inspect_on(
     units = (
         Unit(
             f"images {number * shard}..",
-            _score,
+            _score_shard,
             (key, number, part, {name: targets[name] for name, _ in part}, out, coco is not None),
         )
-        for number, part in enumerate(cut(images, shard))
+        for number, part in enumerate(split_items(images, shard))
     )
-    combined, waiting, pictures = Findings(), dict[int, Findings](), _PagePictures()
+    combined, waiting = Findings(), dict[int, Findings]()
+    cards: list[tuple[float, int, int, Card]] = []  # those that the page can still show, in its order
     finished, following = False, 0
     try:
-        for _, (number, findings) in values(workers.run(units, progress)):
-            pictures.add(number, findings)
+        for _, (number, findings) in collect_values(workers.run(units, on_progress)):
+            arrived = [(-card.score, number, place, card) for place, card in enumerate(findings.cards)]
+            cards = nsmallest(MOST_CARDS, cards + arrived, key=lambda entry: entry[:3])
+            findings.cards = []
             waiting[number] = findings
             while following in waiting:  # rows are reported in the order of the images
                 ready = waiting.pop(following)
@@ -64,44 +66,27 @@ def inspect_on(
     finally:
         for number in sorted(waiting):  # after an interruption, a shard before these may be missing
             combined.join(waiting[number])
-        combined.cards = pictures.in_order()
+        combined.cards = [card for *_, card in cards]
         outcome = write_findings(detector, combined, finished, out, title=title, facts=facts, coco=coco)
     return outcome
 
 
-class _PagePictures:
-    """The pictures that can still appear on the page: never more than it shows, in whatever order shards finish."""
-
-    def __init__(self) -> None:
-        self._best: list[tuple[float, int, int, Card]] = []
-
-    def add(self, number: int, findings: Findings) -> None:
-        """Move the pictures of shard ``number`` out of ``findings``; equal scores keep the order of the images."""
-        arrived = [(-card.score, number, place, card) for place, card in enumerate(findings.cards)]
-        self._best = nsmallest(MOST_CARDS, self._best + arrived, key=lambda entry: entry[:3])
-        findings.cards = []
-
-    def in_order(self) -> list[Card]:
-        """The pictures, highest score first."""
-        return [card for *_, card in self._best]
-
-
 @lru_cache(maxsize=1)
-def _load(model: str, _changed: int, weights: str | None, device: str) -> Any:
-    """The model, kept for the next shard as long as its file is the same."""
+def _load_model(model: str, _changed: int, weights: str | None, device: str) -> Any:
+    """The model, cached for the next shard as long as its file is the same."""
     return load_any(Path(model), weights=weights, device=device)
 
 
-def _score(
+def _score_shard(
     key: tuple[str, int, str | None, str],
     number: int,
     images: Sequence[tuple[str, Path]],
     overlays: dict[str, str],
     out: Path | None,
     coco: bool,
-    report: Progress,
+    on_progress: Progress,
 ) -> tuple[int, Findings]:
     findings = Findings()
-    for count, _ in enumerate(score_images(_load(*key), images, overlays, findings, out, coco)):
-        report("scoring", count + 1, len(images))
+    for count, _ in enumerate(score_images(_load_model(*key), images, overlays, findings, out, coco)):
+        on_progress("scoring", count + 1, len(images))
     return number, findings

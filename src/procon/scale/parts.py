@@ -16,13 +16,12 @@ from procon.vision.folders import read_layout
 
 @dataclass(frozen=True)
 class Fitted:
-    """What became of one part."""
+    """The outcome of one part."""
 
     name: str
     model: Path
     images: int = 0
-    fresh: bool = True
-    """False: the model was there, of the same settings and the same images."""
+    fresh: bool = True  # False: there already was a model with the same settings and images
     error: str | None = None
 
 
@@ -34,8 +33,8 @@ def find_parts(folder: Path) -> list[Path]:
         raise ImageError(
             f"{folder}: holds the good images of one part; name the folder above it, or fit without --each"
         )
-    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    parts = [path for path in inside if read_layout(path).train]
+    subfolders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    parts = [path for path in subfolders if read_layout(path).train]
     if not parts:
         raise ImageError(f"{folder}: no folder in it holds good images; expected one for each part")
     return parts
@@ -46,43 +45,39 @@ def fit_parts(
     config: Config,
     parts: Sequence[Path],
     output: Path,
-    progress: WorkerProgress,
+    on_progress: WorkerProgress,
     *,
     skip_bad: bool = False,
 ) -> Iterator[Fitted]:
-    """Fit every part and write ``output/PART.procon``; a part that fails is told with its reason, the rest goes on.
+    """Fit every part and write ``output/PART.procon``; a part that fails gets its error, and the others continue.
 
-    A model that is there is left alone if its settings and the digests of its images are those asked for, so that the
-    same command takes up what was interrupted.
+    A model with the same settings and the same image digests is not fitted again, so that repeating the command
+    continues what was interrupted.
     """
     weights = [] if config.weights is None else [Path(config.weights)]
     workers.check_shared(output, *parts, *weights)
-    units = (
-        Unit(part.name, _fit, (config, part, output / f"{part.name}.procon", workers.device, skip_bad))
-        for part in parts
-    )
-    for done in workers.run(units, progress):
-        model = output / f"{done.unit.name}.procon"
-        if done.error is not None:
-            yield Fitted(done.unit.name, model, error=done.error)
-        else:
-            images, fresh = done.value
-            yield Fitted(done.unit.name, model, images, fresh)
+    models = {part.name: output / f"{part.name}.procon" for part in parts}
+    units = (Unit(part.name, _fit_part, (config, part, models[part.name], workers.device, skip_bad)) for part in parts)
+    for result in workers.run(units, on_progress):
+        images, fresh = result.value or (0, True)
+        yield Fitted(result.unit.name, models[result.unit.name], images, fresh, result.error)
 
 
-def _fit(config: Config, part: Path, model: Path, device: str, skip_bad: bool, report: Progress) -> tuple[int, bool]:
-    """Fit one part: how many images, and whether there was anything to do."""
+def _fit_part(
+    config: Config, part: Path, model: Path, device: str, skip_bad: bool, on_progress: Progress
+) -> tuple[int, bool]:
+    """Fit one part: the number of images, and whether a new model was written."""
     images = read_layout(part).train
     if _is_current(model, config, images):
         return len(images), False
-    detector = Detector(config, device=device).fit(list(images), progress=report, skip_bad=skip_bad)
+    detector = Detector(config, device=device).fit(list(images), progress=on_progress, skip_bad=skip_bad)
     detector.save(model)
     assert detector.memory is not None
     return len(detector.memory.images), True
 
 
 def _is_current(model: Path, config: Config, images: Sequence[Path]) -> bool:
-    """Whether ``model`` is what a fit would give: the same settings, and the same images in the same order."""
+    """Whether ``model`` has the same settings, and the same images in the same order, as a fit would give it."""
     if not model.exists():
         return False
     try:
@@ -90,4 +85,4 @@ def _is_current(model: Path, config: Config, images: Sequence[Path]) -> bool:
     except ModelFileError:  # damaged: fit again
         return False
     same = Config.from_dict(stored["config"]) == config and not stored["history"]
-    return same and [one["digest"] for one in stored["images"]] == [digest_of(path) for path in images]
+    return same and [image["digest"] for image in stored["images"]] == [digest_of(path) for path in images]

@@ -1,6 +1,6 @@
 """Which test images a person should look at: the worst misses, the worst false alarms, the regions a map hides."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,7 +63,7 @@ class Survey:
         return float(np.interp(value, self.edges, self.above))
 
 
-def survey(raw: Raw, known: Sequence[int], maps: Sequence[Floats], masks: Sequence[Bools | None]) -> Survey:
+def survey(raw: Raw, known: Sequence[int], maps: Iterable[Floats], masks: Sequence[Bools | None]) -> Survey:
     """The scale of the maps, the false positive rate of every value and the visibility of every region.
 
     ``maps`` [n] and ``masks`` [n] are those of the images ``known`` [n]; without any the scale comes from the patches.

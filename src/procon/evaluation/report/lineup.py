@@ -24,7 +24,7 @@ HARD, SPM, PROCON = "Hard NN", "SPM", "ProCon"
 def open_run(folder: Path) -> Run:
     """The run in ``folder``, also where its images are gone: the raw results are enough to read it."""
     try:
-        return Run.read(folder)
+        return Run.open_folder(folder)
     except ImageError as error:
         gone = str(error)
     known = json.loads((folder / "run.json").read_text(encoding="utf-8"))

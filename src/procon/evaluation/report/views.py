@@ -67,7 +67,7 @@ def look(run: Run, category: str, variant: str) -> View:
     raw = run.load(category, variant)
     metrics = measured(run, category, variant)
     try:
-        known, maps, lazy_masks = raw.known_pixels()
+        known, maps, lazy_masks = raw.load_pixels()
         masks = list(lazy_masks)
     except ImageError:
         known, maps, masks = [], [], []

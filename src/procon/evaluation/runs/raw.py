@@ -4,28 +4,28 @@
 
     FOLDER/run.json                          dataset, where it is, settings that all variants share
     FOLDER/raw/CATEGORY/VARIANT.npz          scores, patch maps, the test images with kind and mask, the whole Config
-    FOLDER/metrics/CATEGORY/VARIANT.json     computed from the raw file; made again when that is newer
+    FOLDER/metrics/CATEGORY/VARIANT.json     computed from the raw file; computed again when that is newer
     FOLDER/work/CATEGORY/                    tokens and residuals that variants share; may be deleted at any time
 
-Files are written atomically, so a run that was killed goes on where it stood when the command is repeated.
+Files are written atomically, so repeating the command continues a run that was killed.
 """
 
 import json
+import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from procon.arrays import Floats
+from procon.arrays import Bools, Floats
 from procon.config import Config, refuse
 from procon.errors import ConfigError
 from procon.evaluation.data.datasets import Dataset, Sample, open_dataset, read_mask
-from procon.evaluation.metrics import MetricValues, evaluate
+from procon.evaluation.metrics import IMAGE_KEYS, PIXEL_KEYS, MetricValues, evaluate
 from procon.evaluation.runs.sweep import Sweep, VariantScores
 from procon.evaluation.runs.tokens import TokenCache
 from procon.files import atomic_path, atomic_text
@@ -37,9 +37,7 @@ from procon.vision.images import crop_origin
 SHARED = ("backbone", "weights", "image_size", "resize", "aspect", "tile", "precision")
 """Settings that all variants of a run share; the others tell its variants apart."""
 
-_AT_ONCE = 2**29  # bytes of pixel maps that are made once and held
-
-T = TypeVar("T")
+_MAPS_IN_RAM = 2**29  # bytes of pixel maps; more are computed again each time they are read
 
 
 def variant_name(config: Config) -> str:
@@ -50,7 +48,7 @@ def variant_name(config: Config) -> str:
         value = getattr(config, field.name)
         if field.name in (*SHARED, "false_alarm_rate") or value == getattr(plain, field.name):
             continue
-        text = ",".join(str(one) for one in value) if isinstance(value, tuple) else str(value)
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         parts.append(f"{field.name}={text}")
     return "+".join(sorted(parts)) or "default"
 
@@ -59,17 +57,13 @@ def variant_name(config: Config) -> str:
 class Raw:
     """Scores and maps of one variant on one category, as stored."""
 
-    scores: Floats
-    """[N]"""
-    maps: Floats
-    """[N, rows, columns] patch scores, or pixels where whoever wrote them had no patches."""
+    scores: Floats  # [N]
+    maps: Floats  # [N, rows, columns]: patch scores, or pixel scores of a system without patches
     samples: tuple[Sample, ...]
-    size: tuple[int, int]
-    """(height, width) of the pixel maps."""
+    size: tuple[int, int]  # (height, width) of the pixel maps
     blur_sigma: float
     resize: int | None
-    about: dict[str, Any]
-    """Everything else that was recorded: the Config, times, the system's name."""
+    about: dict[str, Any]  # everything else that was recorded: the Config, times, the system's name
 
     @property
     def labels(self) -> list[bool]:
@@ -81,10 +75,10 @@ class Raw:
         stored: Floats = self.maps[index]
         if stored.shape == self.size:
             return stored
-        made: Floats = pixel_map(torch.from_numpy(stored).unsqueeze(0), self.size, self.blur_sigma)[0].numpy()
-        return made
+        pixels: Floats = pixel_map(torch.from_numpy(stored).unsqueeze(0), self.size, self.blur_sigma)[0].numpy()
+        return pixels
 
-    def mask(self, index: int) -> NDArray[np.bool_] | None:
+    def mask(self, index: int) -> Bools | None:
         """Ground truth of one image at the size of its map; None for a good image."""
         path = self.samples[index].mask
         if path is None:
@@ -95,33 +89,24 @@ class Raw:
         whole = read_mask(path, (self.resize, self.resize))
         return whole[top : top + self.size[0], left : left + self.size[1]]
 
-    def known_pixels(self) -> tuple[list[int], Sequence[Floats], Sequence[NDArray[np.bool_] | None]]:
-        """The images whose ground truth is known per pixel, with their maps and masks (None: good).
-
-        Small sets are held in memory, because they are read several times; large ones are made when asked for.
-        """
-        known = [i for i, sample in enumerate(self.samples) if sample.mask is not None or not sample.defective]
-        maps: Sequence[Floats] = Lazy(len(known), lambda i: self.pixel_map(known[i]))
-        masks: Sequence[NDArray[np.bool_] | None] = Lazy(len(known), lambda i: self.mask(known[i]))
-        if 4 * len(known) * self.size[0] * self.size[1] <= _AT_ONCE:
-            maps, masks = list(maps), list(masks)
-        return known, maps, masks
+    def load_pixels(self) -> tuple[list[int], Iterable[Floats], Iterator[Bools | None]]:
+        """The images with ground truth per pixel, their maps, and their masks, which can be read once (None: good)."""
+        images = [i for i, sample in enumerate(self.samples) if sample.mask is not None or not sample.defective]
+        maps: Iterable[Floats] = PixelMaps(self, images)
+        if 4 * len(images) * self.size[0] * self.size[1] <= _MAPS_IN_RAM:
+            maps = list(maps)
+        return images, maps, map(self.mask, images)
 
 
-class Lazy(Sequence[T]):
-    """A sequence whose items are made each time they are asked for."""
+@dataclass(frozen=True)
+class PixelMaps:
+    """The pixel maps of some images, computed again each time they are read."""
 
-    def __init__(self, length: int, make: Callable[[int], T]) -> None:
-        self._length, self._make = length, make
+    raw: Raw
+    images: Sequence[int]
 
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._make(range(self._length)[index])
-
-    def __iter__(self) -> Iterator[T]:
-        return map(self._make, range(self._length))
+    def __iter__(self) -> Iterator[Floats]:
+        return map(self.raw.pixel_map, self.images)
 
 
 class Run:
@@ -131,26 +116,26 @@ class Run:
         """A run in ``folder``; an existing run is continued if it has the same data and settings."""
         refuse(base, "bench")
         self.folder, self.dataset, self.base = folder, dataset, base
+        self._loaded: tuple[Config, torch.device, Backbone] | None = None
         shared = {name: base.to_dict()[name] for name in SHARED}
-        self._about = json.loads(
-            json.dumps({"dataset": dataset.name, "root": str(dataset.root.resolve()), "settings": shared})
-        )
-        known = _read_json(folder / "run.json")
-        if known is not None:
-            flat, wanted = ({**one, **one["settings"]} for one in (known, self._about))
-            differs = [name for name in ("dataset", "root", *SHARED) if flat.get(name) != wanted[name]]
+        about = {"dataset": dataset.name, "root": str(dataset.root.resolve()), "settings": shared}
+        self._about = json.loads(json.dumps(about))  # with lists in place of tuples, as in the file
+        stored = _read_json(folder / "run.json")
+        if stored is not None:
+            old, new = ({**document, **document["settings"]} for document in (stored, self._about))
+            differs = [name for name in ("dataset", "root", *SHARED) if old.get(name) != new[name]]
             if differs:
-                there = ", ".join(f"{name} {flat.get(name)} instead of {wanted[name]}" for name in differs)
+                there = ", ".join(f"{name} {old.get(name)} instead of {new[name]}" for name in differs)
                 raise ConfigError(f"{folder}: holds a run with {there}; choose another output folder")
 
     @classmethod
-    def read(cls, folder: Path) -> "Run":
+    def open_folder(cls, folder: Path) -> "Run":
         """The run that ``folder`` holds."""
-        known = _read_json(folder / "run.json")
-        if known is None:
+        stored = _read_json(folder / "run.json")
+        if stored is None:
             raise ConfigError(f"{folder}: holds no run (no run.json); make one with procon bench or procon reproduce")
-        root = Path(known["root"])
-        return cls(folder, open_dataset(root, known["dataset"]), Config.from_dict(known["settings"]))
+        dataset = open_dataset(Path(stored["root"]), stored["dataset"])
+        return cls(folder, dataset, Config.from_dict(stored["settings"]))
 
     # ------------------------------------------------------------------------------------------------ raw results
 
@@ -164,10 +149,10 @@ class Run:
 
     def stored(self) -> dict[str, list[str]]:
         """The variants that are there, by category."""
-        found: dict[str, list[str]] = {}
+        variants: dict[str, list[str]] = {}
         for path in sorted((self.folder / "raw").glob("*/*.npz")):
-            found.setdefault(path.parent.name, []).append(path.stem)
-        return found
+            variants.setdefault(path.parent.name, []).append(path.stem)
+        return variants
 
     def write(self, category: str, variant: str, scored: VariantScores, samples: Sequence[Sample], about: Any) -> None:
         """Store raw results; ``about`` needs ``size`` and may hold ``blur_sigma``, ``resize`` and anything JSON."""
@@ -197,11 +182,9 @@ class Run:
             about = json.loads(bytes(stored["about"]))
             scores, maps = stored["scores"], stored["maps"]
         root = self.dataset.root
-        samples = tuple(
-            Sample(root / image, kind, root / mask if mask else None) for image, kind, mask in about["images"]
-        )
-        blur, resize = about.get("blur_sigma", 0.0), about.get("resize")
-        return Raw(scores, maps, samples, (about["size"][0], about["size"][1]), blur, resize, about)
+        samples = tuple(Sample(root / image, kind, mask and root / mask) for image, kind, mask in about["images"])
+        height, width = about["size"]
+        return Raw(scores, maps, samples, (height, width), about.get("blur_sigma", 0.0), about.get("resize"), about)
 
     # ------------------------------------------------------------------------------------------------ metrics
 
@@ -210,15 +193,15 @@ class Run:
         raw_path = self.raw_path(category, variant)
         path = self.folder / "metrics" / category / f"{variant}.json"
         stamp = raw_path.stat().st_mtime_ns if raw_path.exists() else None
-        known = _read_json(path)
-        if known is not None and known["raw"] == stamp:
-            values = {name: float("nan") if value is None else value for name, value in known["metrics"].items()}
-            return MetricValues(values, known["reasons"])
-        found = measure(self.load(category, variant))
-        values = {name: None if np.isnan(value) else value for name, value in found.items()}
+        stored = _read_json(path)
+        if stored is not None and stored["raw"] == stamp:
+            values = {name: math.nan if value is None else value for name, value in stored["metrics"].items()}
+            return MetricValues(values, stored["reasons"])
+        metrics = measure_raw(self.load(category, variant))
+        numbers = {name: None if math.isnan(value) else value for name, value in metrics.items()}
         with atomic_text(path) as stream:
-            json.dump({"raw": stamp, "metrics": values, "reasons": found.reasons}, stream, indent=1)
-        return found
+            json.dump({"raw": stamp, "metrics": numbers, "reasons": metrics.reasons}, stream, indent=1)
+        return metrics
 
     # ------------------------------------------------------------------------------------------------ work
 
@@ -231,34 +214,34 @@ class Run:
         *,
         keep_work: bool = False,
     ) -> None:
-        """Make the raw results of every variant that is not there yet. All must share the settings of this run."""
+        """Compute the raw results of every variant that has none. All must share the settings of this run."""
         todo = self._todo(category, variants)
         if todo:
-            sweep, weights = self._sweep(category, todo, device, on_progress)
+            sweep, weights = self._open_sweep(category, todo, device, on_progress)
             samples = self.dataset.category(category).test
 
-            def done(config: Config, scored: VariantScores) -> None:
+            def write_variant(config: Config, scored: VariantScores) -> None:
                 about: dict[str, Any] = {"config": config.to_dict(), "size": config.input_size, "system": "procon"}
                 about |= {"blur_sigma": config.blur_sigma, "resize": config.resize, "weights": weights}
                 self.write(category, variant_name(config), scored, samples, about)
 
-            sweep.run(todo.values(), done, on_progress)
+            sweep.run(todo.values(), write_variant, on_progress)
         if not keep_work:
             shutil.rmtree(self._work(category), ignore_errors=True)
 
-    def prepare(
+    def prepare_memories(
         self, category: str, variants: Iterable[Config], device: torch.device, on_progress: Progress
     ) -> list[str]:
-        """Put the tokens of a category on disk and name the memories for :meth:`read_memory`."""
+        """Put the tokens of a category on disk and name the memories for :meth:`score_memory`."""
         todo = self._todo(category, variants)
-        return self._sweep(category, todo, device, on_progress)[0].memories(todo.values()) if todo else []
+        return self._open_sweep(category, todo, device, on_progress)[0].list_memories(todo.values()) if todo else []
 
-    def read_memory(
+    def score_memory(
         self, category: str, variants: Iterable[Config], memory: str, device: torch.device, on_progress: Progress
     ) -> None:
-        """A part of :meth:`compute` that can be done apart, also by another process, after :meth:`prepare`."""
+        """A part of :meth:`compute` that any process may do after :meth:`prepare_memories`."""
         todo = self._todo(category, variants)
-        self._sweep(category, todo, device, on_progress)[0].read(todo.values(), memory, on_progress)
+        self._open_sweep(category, todo, device, on_progress)[0].score_memory(todo.values(), memory, on_progress)
 
     def _work(self, category: str) -> Path:
         return self.folder / "work" / category
@@ -272,7 +255,7 @@ class Run:
                 raise ConfigError(f"variants of a run must share {', '.join(SHARED)}")
         return {name: config for name, config in wanted.items() if not self.has(category, config)}
 
-    def _sweep(
+    def _open_sweep(
         self, name: str, todo: dict[str, Config], device: torch.device, on_progress: Progress
     ) -> tuple[Sweep, str]:
         """The sweep over a category whose tokens are on disk, and the digest of the weights they came from."""
@@ -281,35 +264,31 @@ class Run:
             raise ConfigError(
                 f"{self.dataset.root}: {category.name} has no {'test' if category.train else 'good'} images"
             )
+        # One backbone returns every block that any variant uses; it is reused for the next category.
+        layers = {layer for config in todo.values() for layer in config.layers}
+        config = replace(self.base, layers=tuple(sorted(layers)))
+        if self._loaded is None or self._loaded[:2] != (config, device):
+            self._loaded = (config, device, Backbone.load(config, device))
+        backbone = self._loaded[2]
         images = [*category.train, *(sample.path for sample in category.test)]
-        backbone, blocks = self._backbone(todo.values(), device)
         identity = json.dumps([backbone.sha256, str(device.type), {name: self.base.to_dict()[name] for name in SHARED}])
         rows, columns = self.base.grid
         work = self._work(name)
         tokens = TokenCache(work / "tokens", images, rows * columns, backbone.architecture.hidden, identity)
-        if tokens.missing(blocks):
+        if tokens.missing(backbone.layers):
             tokens.fill(backbone, self.base, lambda done, total: on_progress("reading images", done, total))
         sweep = Sweep(work / "residuals", tokens, len(category.train), backbone.architecture, device)
         return sweep, backbone.sha256
 
-    def _backbone(self, variants: Iterable[Config], device: torch.device) -> tuple[Backbone, tuple[int, ...]]:
-        """One backbone that gives every block any variant reads; kept for the next category."""
-        layers = sorted({layer for config in variants for layer in config.layers})
-        config = replace(self.base, layers=tuple(layers))
-        known: tuple[Config, torch.device, Backbone] | None = getattr(self, "_loaded", None)
-        if known is None or known[:2] != (config, device):
-            self._loaded = known = (config, device, Backbone.load(config, device))
-        return known[2], known[2].layers
 
-
-def measure(raw: Raw) -> MetricValues:
+def measure_raw(raw: Raw) -> MetricValues:
     """All metrics of raw results; images whose defect has no mask count for the image metrics alone."""
-    known, maps, masks = raw.known_pixels()
-    image = evaluate(raw.scores, np.array(raw.labels))
-    pixel = evaluate(raw.scores[known], np.array(raw.labels)[known], maps, masks)
-    values = {name: image[name] if name.startswith("i_") else pixel[name] for name in image}
-    reasons = {name: why for part in (image, pixel) for name, why in part.reasons.items() if np.isnan(values[name])}
-    return MetricValues(values, reasons)
+    images, maps, masks = raw.load_pixels()
+    image = evaluate(raw.scores, raw.labels)
+    pixel = evaluate(raw.scores[images], np.array(raw.labels)[images], maps, masks)
+    sources = dict.fromkeys(IMAGE_KEYS, image) | dict.fromkeys(PIXEL_KEYS, pixel)
+    reasons = {key: source.reasons[key] for key, source in sources.items() if key in source.reasons}
+    return MetricValues({key: source[key] for key, source in sources.items()}, reasons)
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -2,13 +2,13 @@
 
 A variant is a :class:`Config`. What variants have in common is computed once: the tokens of a block, the coreset of a
 memory (a smaller bank of the same seed is the beginning of a larger one), the residuals of a bank. Only the fusion, a
-few operations on small arrays, is a variant's own. The scores are those of ``Detector(config).fit(...).predict(...)``,
-bit for bit on a CPU.
+few operations on small arrays, is computed for each variant. The scores are those of
+``Detector(config).fit(...).predict(...)``, bit for bit on a CPU.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from procon.evaluation.runs.tokens import TokenCache
 from procon.files import atomic_path
 from procon.method.consensus import bank_consensus, lower_quartile, median, top_mean
 from procon.method.neighbors import nearest_in_banks
-from procon.method.score import fuse_layers, layer_scales, read_layer, read_layers, read_neighbors, shift_maps
-from procon.model.memory import LayerMemory, Memory
+from procon.method.score import fuse_layers, layer_scales, neighbors_of, read_layer, read_neighbors, shift_maps
+from procon.model.fitting import needs_measuring
+from procon.model.memory import LayerMemory
 from procon.model.reader import Embedding
 from procon.model.selection import (
     IN_RAM_BYTES,
@@ -36,7 +37,6 @@ from procon.model.selection import (
     select_anchors,
     selection_grid,
 )
-from procon.model.training import TrainingImage
 from procon.progress import Progress
 from procon.vision.weights import Architecture
 
@@ -45,29 +45,30 @@ from procon.vision.weights import Architecture
 class VariantScores:
     """What a variant says about the test images of a category."""
 
-    scores: Floats
-    """[N]"""
-    maps: Floats
-    """[N, rows, columns]: patch scores, before they are brought to pixels."""
+    scores: Floats  # [N]
+    maps: Floats  # [N, rows, columns]: patch scores
 
 
 @dataclass(frozen=True)
-class _Read:
-    """The residuals of one memory under one readout, for as many banks as any variant asks for."""
+class _Part:
+    """The residuals of one memory under one readout, for as many banks as any variant needs."""
 
-    config: Config
-    """The first variant that needs them."""
-    index: int
-    """Which of its memories."""
+    config: Config  # a variant that needs them
+    index: int  # which of its memories
     banks: int
-    memory: str
-    """Key of the coresets."""
-    key: str
-    """Key of the residuals."""
-    scaled: bool
-    """Whether the mean and deviation on good images are needed too."""
-    measured: bool
-    """Whether what the memory leaves on good images is needed too."""
+    memory: str  # key of the coreset
+    key: str  # key of the residuals
+
+    @property
+    def extras(self) -> list[str]:
+        """What is stored besides the residuals, as endings of file names."""
+        relative = self.config.score_relative_to == "anchors"
+        needed = {
+            "-scale": self.config.normalization == "train",
+            "-good": relative or self.config.map_offset == "quartile",
+            "-relative": relative,
+        }
+        return [extra for extra, is_needed in needed.items() if is_needed]
 
 
 class Sweep:
@@ -81,42 +82,44 @@ class Sweep:
         self._embeddings: dict[Config, Embedding] = {}
 
     def run(
-        self, variants: Iterable[Config], done: Callable[[Config, VariantScores], None], on_progress: Progress
+        self, variants: Iterable[Config], on_variant: Callable[[Config, VariantScores], None], on_progress: Progress
     ) -> None:
-        """Score the test images under every variant; ``done`` hears each as soon as its parts are there."""
-        waiting = list(variants)
-        reads, missing = self._missing(waiting)
+        """Score the test images under every variant; ``on_variant`` is called as soon as one is complete."""
+        waiting = {config: self._parts(config) for config in variants}
+        missing = self._missing(waiting)
         tick = self._ticks(missing.values(), on_progress)
-        for group in missing.values():
-            if group:
-                self._read_memory(group, tick)
-            ready = [config for config in waiting if all(self._complete(reads[key]) for key in self._keys(config))]
-            for config in ready:
-                done(config, self._fuse(config))
-                waiting.remove(config)
 
-    def memories(self, variants: Iterable[Config]) -> list[str]:
-        """Memories whose residuals are not all there yet: they can be read in any order, or at the same time."""
-        return [key for key, group in self._missing(list(variants))[1].items() if group]
+        def finish_variants() -> None:
+            for config in [config for config, parts in waiting.items() if all(map(self._is_complete, parts))]:
+                on_variant(config, self._fuse(config, waiting.pop(config)))
 
-    def read(self, variants: Iterable[Config], memory: str, on_progress: Progress) -> None:
-        """Make the residuals of one of :meth:`memories`; :meth:`run` then finds them there."""
-        group = self._missing(list(variants))[1].get(memory)
-        if group:
-            self._read_memory(group, self._ticks([group], on_progress))
+        finish_variants()
+        for parts in missing.values():
+            self._score_memory(parts, tick)
+            finish_variants()
 
-    def _missing(self, variants: list[Config]) -> tuple[dict[str, _Read], dict[str, list[_Read]]]:
-        """All residuals that ``variants`` are made of, and those that are not there, by memory."""
-        reads = self._plan(variants)
-        groups: dict[str, list[_Read]] = {}
-        for read in reads.values():
-            groups.setdefault(read.memory, []).append(read)
-        return reads, {key: [read for read in group if not self._complete(read)] for key, group in groups.items()}
+    def list_memories(self, variants: Iterable[Config]) -> list[str]:
+        """Memories with missing residuals; these can be scored in any order, or at the same time."""
+        return list(self._missing(variants))
 
-    def _ticks(self, groups: Iterable[list[_Read]], on_progress: Progress) -> Callable[[], None]:
-        """Something to call after each image that a memory was made from or asked about."""
+    def score_memory(self, variants: Iterable[Config], memory: str, on_progress: Progress) -> None:
+        """Compute the residuals of one of :meth:`list_memories`, so that :meth:`run` finds them."""
+        parts = self._missing(variants).get(memory)
+        if parts:
+            self._score_memory(parts, self._ticks([parts], on_progress))
+
+    def _missing(self, variants: Iterable[Config]) -> dict[str, list[_Part]]:
+        """The residuals that ``variants`` need and that are not complete on disk, by memory."""
+        merged: dict[str, _Part] = {}
+        for part in (part for config in variants for part in self._parts(config)):
+            if part.key not in merged or part.banks > merged[part.key].banks:
+                merged[part.key] = part
+        return _group_by([part for part in merged.values() if not self._is_complete(part)], lambda part: part.memory)
+
+    def _ticks(self, groups: Iterable[list[_Part]], on_progress: Progress) -> Callable[[], None]:
+        """A function to call after each image that is embedded for a memory or scored by it."""
         test = len(self._tokens.images) - self._train
-        total = sum(self._train + test * len(group) for group in groups if group)
+        total = sum(self._train + test * len(group) for group in groups)
         ticks = 0
 
         def tick() -> None:
@@ -128,37 +131,27 @@ class Sweep:
 
     # ------------------------------------------------------------------------------------------------ what is needed
 
-    def _plan(self, variants: list[Config]) -> dict[str, _Read]:
-        reads: dict[str, _Read] = {}
-        for config in variants:
-            for index, key in enumerate(self._keys(config)):
-                known = reads.get(key)
-                banks = max(config.banks, known.banks if known else 0)
-                scaled = config.normalization == "train" or (known is not None and known.scaled)
-                measured = _is_measured(config) or (known is not None and known.measured)
-                reads[key] = _Read(config, index, banks, self._memory_key(config, index), key, scaled, measured)
-        return reads
-
-    def _keys(self, config: Config) -> list[str]:
-        """The residuals that a variant is made of, by what they depend on."""
-        read: dict[str, Any] = {"readout": config.readout, "compression": config.compression}
+    def _parts(self, config: Config) -> list[_Part]:
+        """The residuals that a variant is made of; their keys are digests of everything they depend on."""
+        readout: dict[str, Any] = {"readout": config.readout, "compression": config.compression}
         if config.readout != "hard":
-            read |= {"k": config.num_neighbors}
+            readout |= {"k": config.num_neighbors}
         if config.readout == "soft":
-            read |= {"tau": config.tau, "tau_patches": config.tau_patches}
-        if config.normalization == "train" or _is_measured(config):  # from the consensus of just so many banks
-            read |= {"banks": config.banks, "measured": config.score_relative_to if _is_measured(config) else None}
-        keys = []
+            readout |= {"tau": config.tau, "tau_patches": config.tau_patches}
+        parts = []
         for index in range(len(self._embedding(config).dims)):
-            about = {"memory": self._memory_key(config, index), "size": self._size(config), **read}
-            keys.append(_digest(about))
-        return keys
+            part = _Part(config, index, config.banks, self._memory_key(config, index), "")
+            about = {"memory": part.memory, "size": self._size(config), **readout}
+            if part.extras:  # these depend on the consensus of all banks
+                about |= {"banks": config.banks, "extras": part.extras}
+            parts.append(replace(part, key=_digest(about)))
+        return parts
 
     def _memory_key(self, config: Config, index: int) -> str:
         embedding = self._embedding(config)
         about: dict[str, Any] = {"blocks": embedding.blocks(index), "joint": embedding.joint, "seed": config.seed}
         about |= {"dims": config.projection_dim, "selection": config.selection_dim, "coreset": config.coreset}
-        about |= {"bank_seed": config.bank_seed, "half": self._limit(config) == 0}
+        about |= {"bank_seed": config.bank_seed, "half": self._ram_limit(config) == 0}
         if config.coreset == "dense":
             about["size"] = self._size(config)
         return _digest(about)
@@ -172,134 +165,118 @@ class Sweep:
         patches = self._train * config.grid[0] * config.grid[1]
         return coreset_size(patches, config.coreset_ratio, config.num_neighbors, config.max_anchors)
 
-    def _limit(self, config: Config) -> int:
-        """Features are held as a detector with this configuration holds them: as fp16 once they are many."""
+    def _ram_limit(self, config: Config) -> int:
+        """Features are stored as a detector with this configuration stores them: as fp16 if they are many."""
         patches = self._train * config.grid[0] * config.grid[1]
         return 0 if 4 * patches * sum(self._embedding(config).dims) > IN_RAM_BYTES else IN_RAM_BYTES
 
     # ------------------------------------------------------------------------------------------------ the work
 
-    def _read_memory(self, reads: list[_Read], tick: Callable[[], None]) -> None:
+    def _score_memory(self, parts: list[_Part], tick: Callable[[], None]) -> None:
         """All residuals of one memory: its training patches are embedded once."""
-        first = reads[0]
-        embedding = self._embedding(first.config)
-        patches = first.config.grid[0] * first.config.grid[1]
+        config, index = parts[0].config, parts[0].index
+        embedding, patches = self._embedding(config), config.grid[0] * config.grid[1]
         test = range(self._train, len(self._tokens.images))
         with (
-            FeatureStore(self._train, patches, [embedding.dims[first.index]], self._limit(first.config)) as store,
+            FeatureStore(self._train, patches, [embedding.dims[index]], self._ram_limit(config)) as store,
             torch.inference_mode(),
         ):
-            for image, features in enumerate(self._embed(embedding, first.index, range(self._train))):
+            for image, features in enumerate(self._embed(embedding, index, range(self._train))):
                 store.put(image, [features])
                 tick()
-            picks = self._picks(store, embedding.selections[first.index], reads)
-            for alike in _alike(reads, self._search_key):
-                size, banks = self._size(alike[0].config), max(read.banks for read in alike)
-                layer = gather_layer(store, 0, picks[:banks, :size])
-                layer = layer.compressed(alike[0].config.compression).to(self._device)
-                found: dict[str, list[NDArray[Any]]] = {read.key: [] for read in alike}
-                for features in self._embed(embedding, first.index, test):
-                    for read, residuals in zip(alike, self._read(features, layer, alike), strict=True):
-                        found[read.key].append(residuals[: read.banks].cpu().numpy())
-                        tick()
-                for read in alike:
-                    self._save(read.key, np.stack(found[read.key]))
-                    if read.scaled or read.measured:
-                        alone = gather_layer(store, 0, picks[: read.banks, :size])
-                        alone = alone.compressed(read.config.compression).to(self._device)
-                    if read.scaled:
-                        self._save(read.key + "-scale", self._scale(alone, store, read.config))
-                    if read.measured:
-                        tested = self._embed(embedding, first.index, test)
-                        self._measure(alone, store, tested, read)
+            picks = self._picks(store, embedding.selections[index], parts)
 
-    def _search_key(self, read: _Read) -> tuple[Any, ...]:
-        """Reads with the same key share their neighbours. An approximate search finds others for another k."""
-        config = read.config
+            def make_layer(banks: int, part: _Part) -> LayerMemory:
+                layer = gather_layer(store, 0, picks[:banks, : self._size(part.config)])
+                return layer.compressed(part.config.compression).to(self._device)
+
+            for alike in _group_by(parts, self._search_key).values():
+                layer = make_layer(max(part.banks for part in alike), alike[0])
+                residuals: dict[str, list[NDArray[Any]]] = {part.key: [] for part in alike}
+                for features in self._embed(embedding, index, test):
+                    for part, values in zip(alike, self._score_image(features, layer, alike), strict=True):
+                        residuals[part.key].append(values[: part.banks].cpu().numpy())
+                        tick()
+                for part in alike:
+                    self._save(part.key, np.stack(residuals[part.key]))
+                    if part.extras:
+                        tested = self._embed(embedding, index, test)
+                        self._score_good(part, make_layer(part.banks, part), store, tested)
+
+    def _search_key(self, part: _Part) -> tuple[Any, ...]:
+        """Parts with the same key share their neighbours. An approximate search finds others for another k."""
+        config = part.config
         approximate = config.compression == "approximate"
         return self._size(config), config.compression, (config.num_neighbors, config.readout) if approximate else None
 
-    def _read(self, features: Tensor, layer: LayerMemory, reads: list[_Read]) -> list[Tensor]:
-        """Residuals [B, P] of one image [1, P, D] under every read of one memory, whose neighbours are found once."""
+    def _score_image(self, features: Tensor, layer: LayerMemory, parts: list[_Part]) -> list[Tensor]:
+        """Residuals [B, P] of one image [1, P, D] for each of ``parts``, with one search for neighbours."""
         if self._device.type == "cuda":  # where the search is fused with the readout
-            return [read_layer(features, layer, read.config).residuals[0] for read in reads]
-        most = max(1 if read.config.readout == "hard" else read.config.num_neighbors for read in reads)
-        distances, indices = nearest_in_banks(features[0], layer.index, most)
-        known = features[0], layer, distances, indices
-        return [read_neighbors(*known, read.config).residuals[0] for read in reads]
+            return [read_layer(features, layer, part.config).residuals[0] for part in parts]
+        k = max(neighbors_of(part.config) for part in parts)
+        distances, rows = nearest_in_banks(features[0], layer.index, k)
+        return [read_neighbors(features[0], layer, distances, rows, part.config).residuals[0] for part in parts]
 
     def _embed(self, embedding: Embedding, index: int, images: range) -> Iterable[Tensor]:
-        for tokens in self._tokens.read(embedding.blocks(index), images):
+        for tokens in self._tokens.load_tokens(embedding.blocks(index), images):
             yield embedding.embed_memory(index, [layer.to(self._device) for layer in tokens])
 
-    def _picks(self, store: FeatureStore, selection: Tensor | None, reads: list[_Read]) -> Tensor:
-        """Picks of the largest bank that any of the reads wants, [banks, size]; kept for the next time."""
-        config = reads[0].config
-        size = max(self._size(read.config) for read in reads)
-        banks = max(read.banks for read in reads)
-        path = self._path(reads[0].memory + "-picks")
-        if path.exists():
-            known = torch.from_numpy(np.load(path, allow_pickle=False))
-            if known.shape[0] >= banks and known.shape[1] >= size:
-                return known
-        seeds = replace(config, banks=banks).bank_seeds
+    def _picks(self, store: FeatureStore, selection: Tensor | None, parts: list[_Part]) -> Tensor:
+        """The patches of the largest bank that any of the parts needs, [banks, size]; stored for the next command."""
+        config, name = parts[0].config, parts[0].memory + "-picks"
+        size = max(self._size(part.config) for part in parts)
+        banks = max(part.banks for part in parts)
+        if self._path(name).exists():
+            stored = torch.from_numpy(self._load(name))
+            if stored.shape[0] >= banks and stored.shape[1] >= size:
+                return stored
         grid = selection_grid(store, 0, selection, self._device)
-        picks = select_anchors(grid, size, seeds, config.coreset).cpu()
-        self._save(reads[0].memory + "-picks", picks.numpy())
+        picks = select_anchors(grid, size, replace(config, banks=banks).bank_seeds, config.coreset).cpu()
+        self._save(name, picks.numpy())
         return picks
 
-    def _scale(self, layer: LayerMemory, store: FeatureStore, config: Config) -> NDArray[np.float64]:
-        """Mean and deviation of this memory's map over training images, each scored without its own anchors: [1, 2]."""
-        source = layer.origin // store.patches  # the training image of each anchor
-        maps = []
-        for image in range(self._train):
-            if int((source[layer.banks] != image).sum(dim=1).min()) < config.num_neighbors:
-                raise ConfigError(
-                    "normalization='train' needs more training images: each is scored without its own anchors"
-                )
-            reading = read_layer(store.image(image)[0].to(self._device), layer, config, source == image)
-            maps.append(bank_consensus(reading.residuals).unsqueeze(1))
-        return np.array(layer_scales(maps))
-
-    def _measure(self, layer: LayerMemory, store: FeatureStore, tested: Iterable[Tensor], read: _Read) -> None:
-        """Maps of good images, each without its own anchors, and residuals relative to what they leave on anchors."""
-        memory = Memory((layer,), (TrainingImage("", (0, 0), ""),) * self._train, store.patches)
-        if any(memory.fewest_without(image) < read.config.num_neighbors for image in range(self._train)):
-            raise ConfigError(
-                "score_relative_to='anchors' and map_offset='quartile' need more training images: each is scored "
-                "without its own anchors"
-            )
-        maps: list[NDArray[Any]] = []
+    def _score_good(self, part: _Part, layer: LayerMemory, store: FeatureStore, tested: Iterable[Tensor]) -> None:
+        """Score the good images, each without its own anchors, and the test images relative to the levels of these."""
+        config, source = part.config, layer.origin // store.patches  # the training image of each anchor
+        maps: list[Tensor] = []
         sums: list[Tensor] = []
         for image in range(self._train):
-            features = [part.to(self._device) for part in store.image(image)]
-            (reading,) = read_layers(features, memory, read.config, hidden=memory.own([image]))
-            maps.append(bank_consensus(reading.residuals)[0].cpu().numpy())
-            if read.config.score_relative_to == "anchors":
+            if int((source[layer.banks] != image).sum(dim=1).min()) < config.num_neighbors:
+                settings = " and ".join(needs_measuring(config))
+                raise ConfigError(f"{settings} needs more training images: each is scored without its own anchors")
+            features = store.image(image)[0].to(self._device)
+            reading = read_layer(features, layer, config, source == image)
+            maps.append(bank_consensus(reading.residuals))
+            if "-relative" in part.extras:
                 sums.append(reading.sums(len(layer.anchors)))
-        self._save(read.key + "-good", np.stack(maps))
+        if "-scale" in part.extras:
+            self._save(part.key + "-scale", np.array(layer_scales(values.unsqueeze(1) for values in maps)))
+        if "-good" in part.extras:
+            self._save(part.key + "-good", torch.cat(maps).cpu().numpy())
         if sums:
             levels = replace(layer, sums=sum(sums[1:], sums[0])).levels
-            readings = (read_layer(features, layer, read.config, neighbors=True) for features in tested)
+            readings = (read_layer(features, layer, config, neighbors=True) for features in tested)
             relative = [reading.relative_to(levels)[0].cpu().numpy() for reading in readings]
-            self._save(read.key + "-relative", np.stack(relative))
+            self._save(part.key + "-relative", np.stack(relative))
 
-    def _fuse(self, config: Config) -> VariantScores:
-        keys = self._keys(config)
-        parts = [torch.from_numpy(self._load(key))[:, : config.banks] for key in keys]
-        maps = torch.stack([bank_consensus(part) for part in parts], dim=1)
-        scales = [(0.0, 1.0)] * len(keys)
+    def _fuse(self, config: Config, parts: list[_Part]) -> VariantScores:
+        def load_all(extra: str) -> list[Tensor]:
+            return [torch.from_numpy(self._load(part.key + extra)) for part in parts]
+
+        def consensus(residuals: list[Tensor]) -> Tensor:
+            return torch.stack([bank_consensus(values[:, : config.banks]) for values in residuals], dim=1)
+
+        scales = [(0.0, 1.0)] * len(parts)
         if config.normalization == "train":
-            scales = [(float(centre), float(spread)) for key in keys for centre, spread in self._load(key + "-scale")]
-        fused = fuse_layers(maps, scales, config)
-        quartile, image = None, fused
+            scales = [(float(center), float(spread)) for scale in load_all("-scale") for center, spread in scale]
+        fused = fuse_layers(consensus(load_all("")), scales, config)
+        quartile, ranked = None, fused
         if config.map_offset == "quartile":
-            good = torch.stack([torch.from_numpy(self._load(key + "-good")) for key in keys], dim=1)
-            quartile = float(median(lower_quartile(fuse_layers(good, scales, config)), dim=0))
+            good = fuse_layers(torch.stack(load_all("-good"), dim=1), scales, config)
+            quartile = float(median(lower_quartile(good), dim=0))
         if config.score_relative_to == "anchors":
-            relative = [torch.from_numpy(self._load(key + "-relative")) for key in keys]
-            image = fuse_layers(torch.stack([bank_consensus(part) for part in relative], dim=1), scales, config)
-        scores = top_mean(image, config.top_ratio)
+            ranked = fuse_layers(consensus(load_all("-relative")), scales, config)
+        scores = top_mean(ranked, config.top_ratio)
         return VariantScores(scores.numpy(), shift_maps(fused, quartile, config).view(-1, *config.grid).numpy())
 
     # ------------------------------------------------------------------------------------------------ files
@@ -307,14 +284,11 @@ class Sweep:
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.npy"
 
-    def _complete(self, read: _Read) -> bool:
-        """Whether the residuals are there for enough banks."""
-        path = self._path(read.key)
-        beside = ["-scale"] * read.scaled + ["-good"] * read.measured
-        beside += ["-relative"] * (read.measured and read.config.score_relative_to == "anchors")
-        if not path.exists() or not all(self._path(read.key + one).exists() for one in beside):
+    def _is_complete(self, part: _Part) -> bool:
+        """Whether the residuals are stored for enough banks, with all that is needed besides them."""
+        if not all(self._path(part.key + extra).exists() for extra in ("", *part.extras)):
             return False
-        return bool(np.load(path, mmap_mode="r", allow_pickle=False).shape[1] >= read.banks)
+        return bool(np.load(self._path(part.key), mmap_mode="r", allow_pickle=False).shape[1] >= part.banks)
 
     def _load(self, name: str) -> NDArray[Any]:
         values: NDArray[Any] = np.load(self._path(name), allow_pickle=False)
@@ -325,18 +299,12 @@ class Sweep:
             np.save(stream, values, allow_pickle=False)
 
 
-def _is_measured(config: Config) -> bool:
-    """Whether scoring needs to know what the memory leaves on good images."""
-    return config.score_relative_to == "anchors" or config.map_offset == "quartile"
+def _group_by(parts: list[_Part], key: Callable[[_Part], Any]) -> dict[Any, list[_Part]]:
+    groups: dict[Any, list[_Part]] = {}
+    for part in parts:
+        groups.setdefault(key(part), []).append(part)
+    return groups
 
 
-def _alike(reads: list[_Read], key: Callable[[_Read], Any]) -> list[list[_Read]]:
-    """The reads in groups of equal ``key``."""
-    groups: dict[Any, list[_Read]] = {}
-    for read in reads:
-        groups.setdefault(key(read), []).append(read)
-    return list(groups.values())
-
-
-def _digest(about: Mapping[str, Any]) -> str:
+def _digest(about: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:20]
