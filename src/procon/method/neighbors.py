@@ -29,7 +29,7 @@ class Banks:
 
     @cached_property
     def members(self) -> Tensor:
-        """[B, U] bool: who holds which anchor."""
+        """[B, U] bool: which bank holds which anchor."""
         members = torch.zeros(len(self.rows), len(self.anchors), dtype=torch.bool, device=self.anchors.device)
         return members.scatter_(1, self.rows, True)
 
@@ -97,8 +97,8 @@ def nearest_in_banks(
         short = (~full).nonzero().flatten()  # a bank without k candidates: these queries are searched exactly
         if len(short):
             exact = Banks(anchors, banks.rows)
-            found, index = nearest_in_banks(queries[short], exact, k, exclude=exclude, block=block)
-            distances[:, short], indices[:, short] = found, index
+            searched = nearest_in_banks(queries[short], exact, k, exclude=exclude, block=block)
+            distances[:, short], indices[:, short] = searched
         return distances, indices
     unsure = torch.arange(len(queries), device=queries.device)
     # Hidden anchors are not in the rounded copy, so a search without some of them starts with the fp32 product.
@@ -106,8 +106,8 @@ def nearest_in_banks(
     while len(unsure):
         again = []
         for rows in unsure.split(block):
-            found, index, sure = _search(queries[rows], anchors, squares, members, k, min(count, available), coarse)
-            distances[:, rows], indices[:, rows] = found, index
+            near, index, sure = _search(queries[rows], anchors, squares, members, k, min(count, available), coarse)
+            distances[:, rows], indices[:, rows] = near, index
             again.append(rows[~sure])
         # With all anchors for candidates there is nothing left to be unsure of.
         unsure = torch.cat(again) if count < available else unsure[:0]
@@ -130,10 +130,10 @@ def _search(
     """
     proposal, error = _propose(queries, anchors, squares, coarse)
     bounds, candidates = _smallest(proposal, count)
-    found, index, full = _choose(queries, anchors, squares, members, k, candidates.sort(dim=1).values)
+    distances, indices, full = _choose(queries, anchors, squares, members, k, candidates.sort(dim=1).values)
     # Every anchor that was not a candidate has a true squared distance of at least `floor`.
     floor = bounds[:, -1].float() + queries.square().sum(dim=1) - error
-    return found, index, full & (found[:, :, -1] < floor).all(dim=0)
+    return distances, indices, full & (distances[:, :, -1] < floor).all(dim=0)
 
 
 def _propose(
@@ -164,8 +164,8 @@ def _smallest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     groups = values.shape[1] // _GROUP
     if groups < 4 * count:
-        found = values.topk(count, dim=1, largest=False)
-        return found.values, found.indices
+        smallest = values.topk(count, dim=1, largest=False)
+        return smallest.values, smallest.indices
     whole = groups * _GROUP
     minima = values[:, :whole].unflatten(1, (_GROUP, groups)).amin(dim=1)
     best = minima.topk(count, dim=1, largest=False, sorted=False).indices
@@ -173,8 +173,8 @@ def _smallest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     columns = (best.unsqueeze(1) + offsets[:, None]).flatten(1)
     rest = torch.arange(whole, values.shape[1], device=values.device).expand(len(values), -1)
     columns = torch.cat([columns, rest], dim=1)
-    found = values.gather(1, columns).topk(count, dim=1, largest=False)
-    return found.values, columns.gather(1, found.indices)
+    smallest = values.gather(1, columns).topk(count, dim=1, largest=False)
+    return smallest.values, columns.gather(1, smallest.indices)
 
 
 def _choose(
@@ -191,9 +191,9 @@ def _choose(
     # The first k of each bank: members get falling numbers along the row, others 0.
     falling = torch.arange(candidates.shape[1], 0, -1, dtype=torch.int32, device=queries.device)
     ranks, position = ((members[:, candidates] & real) * falling).topk(k, dim=2)
-    found = exact.expand(len(members), -1, -1).gather(2, position)
-    index = candidates.expand(len(members), -1, -1).gather(2, position)
-    return found, index, (ranks[:, :, -1] > 0).all(dim=0)
+    distances = exact.expand(len(members), -1, -1).gather(2, position)
+    indices = candidates.expand(len(members), -1, -1).gather(2, position)
+    return distances, indices, (ranks[:, :, -1] > 0).all(dim=0)
 
 
 def _exact(queries: Tensor, anchors: Tensor, candidates: Tensor) -> Tensor:

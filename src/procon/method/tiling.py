@@ -1,6 +1,6 @@
 """Large images in overlapping tiles: each passes the backbone alone, and their tokens are blended into one grid."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -37,22 +37,19 @@ def tiled_tokens(pixels: Tensor, patch: int, tile: int, tokens: Callable[[Tensor
     tops, lefts = tile_starts(rows, tile), tile_starts(columns, tile)
     down, across = tile_weights(tops, tile, rows), tile_weights(lefts, tile, columns)
     sums: list[Tensor] = []
-    for places in _in_groups([(i, j) for i in range(len(tops)) for j in range(len(lefts))]):
+    tiles = [(i, j) for i in range(len(tops)) for j in range(len(lefts))]
+    for begin in range(0, len(tiles), TOGETHER):
+        places = tiles[begin : begin + TOGETHER]
         windows = [
             pixels[:, :, patch * tops[i] : patch * (tops[i] + tile), patch * lefts[j] : patch * (lefts[j] + tile)]
             for i, j in places
         ]
-        found = tokens(torch.cat(windows))  # [tiles * N, tile², C] per layer
+        seen = tokens(torch.cat(windows))  # [tiles * N, tile², C] per layer
         if not sums:
-            sums = [layer.new_zeros(len(pixels), rows, columns, layer.shape[2]) for layer in found]
-        for total, layer in zip(sums, found, strict=True):
-            for (i, j), one in zip(places, layer.split(len(pixels)), strict=True):
+            sums = [layer.new_zeros(len(pixels), rows, columns, layer.shape[2]) for layer in seen]
+        for total, layer in zip(sums, seen, strict=True):
+            for (i, j), view in zip(places, layer.split(len(pixels)), strict=True):
                 here = slice(tops[i], tops[i] + tile), slice(lefts[j], lefts[j] + tile)
                 weight = (down[i, here[0]].unsqueeze(1) * across[j, here[1]]).float().to(layer.device)
-                total[:, here[0], here[1]] += one.view(len(pixels), tile, tile, -1) * weight.unsqueeze(2)
+                total[:, here[0], here[1]] += view.view(len(pixels), tile, tile, -1) * weight.unsqueeze(2)
     return [total.flatten(1, 2) for total in sums]
-
-
-def _in_groups(places: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    for start in range(0, len(places), TOGETHER):
-        yield places[start : start + TOGETHER]

@@ -160,18 +160,14 @@ class Reader:
         ]
         return torch.cat(rows)
 
-    def embed_groups(self, items: Sequence[ImageLike]) -> Iterator[tuple[list[tuple[int, int]], list[Tensor]]]:
-        """Sizes and embedded patches [N, P, D] per layer of groups of images; an unreadable image raises its error."""
+    def embed_each(self, items: Sequence[ImageLike]) -> Iterator[EmbeddedImage]:
+        """The embedded patches and the size of one image after another; an unreadable image raises its error."""
         for group, pixels in self.extractor.batches(items):
             for picture in group:
                 if isinstance(picture, ImageError):
                     raise picture
-            yield [picture.size for picture in group if isinstance(picture, Picture)], self.extractor.features(pixels)
-
-    def embed_each(self, items: Sequence[ImageLike]) -> Iterator[EmbeddedImage]:
-        """The embedded patches and the size of one image after another."""
-        for sizes, features in self.embed_groups(items):
-            for size, *image in zip(sizes, *features, strict=True):
+            sizes = [picture.size for picture in group if isinstance(picture, Picture)]
+            for size, *image in zip(sizes, *self.extractor.features(pixels), strict=True):
                 yield [layer.unsqueeze(0) for layer in image], size
 
     @contextmanager
@@ -180,11 +176,9 @@ class Reader:
     ) -> Iterator[FeatureStore]:
         """The embedded patches of ``items``, which ``images`` describe, while the block runs."""
         with FeatureStore(len(items), self._patches, self.extractor.dims) as store:
-            done = 0
-            for sizes, features in self.embed_groups(items):
-                store.put(done, features)
-                done += len(sizes)
-                on_progress("reading images", done, len(items))
+            for number, (features, _) in enumerate(self.embed_each(items)):
+                store.put(number, features)
+                on_progress("reading images", number + 1, len(items))
             store.counted = self.selectable_rows(images, roi)
             yield store
 

@@ -48,7 +48,7 @@ class Measurement(NamedTuple):
 
     score: float  # S_img
     input_map: Floats  # [H, W] of the backbone's input
-    median: float  # Median patch score
+    median: float  # median patch score
 
 
 class Scorer(Protocol):
