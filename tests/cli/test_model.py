@@ -146,7 +146,7 @@ def test_a_model_without_a_threshold_gets_one(run: Run, tiny_backbone: Path, sep
     assert "no threshold; give it one with --calibrate FOLDER" in run("threshold", path)[1]
     assert json.loads(run("threshold", path, "--json")[1])["threshold"] is None
     code, _, err = run("threshold", path, "--score", "0.5")
-    assert code == 2 and "has no scores to read; calibrate it with --calibrate" in err
+    assert code == 2 and "is not calibrated; pass good images with --calibrate" in err
     assert run("threshold", path, "--calibrate", separate)[0] == 0
     assert threshold_of(path) > 0
 

@@ -3,10 +3,12 @@
 import logging
 import os
 import sys
+from collections.abc import Callable
 
 import typer
 
 from procon.cli import deploy, evaluation, fit, model, predict, server
+from procon.cli.flags import with_settings
 from procon.errors import ProconError
 
 app = typer.Typer(
@@ -17,8 +19,27 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for group in (fit, predict, model, deploy, server, evaluation):
-    group.register(app)
+_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Make a detector": {
+        "fit": with_settings()(fit.fit),
+        "check": predict.check,
+        "info": predict.info,
+        "demo": predict.demo,
+    },
+    "Use it": {"predict": predict.predict, "explain": model.explain},
+    "Change it": {"threshold": model.threshold, "add": model.add, "forget": model.forget, "merge": model.merge},
+    "Put it on the line": {"export": deploy.export, "watch": deploy.watch, "serve": with_settings()(server.serve)},
+    "Measure it": {
+        "eval": with_settings()(evaluation.evaluate),
+        "bench": with_settings()(evaluation.bench),
+        "reproduce": with_settings(evaluation.RUN_SETTINGS)(evaluation.reproduce),
+        "report": evaluation.report,
+        "figures": evaluation.figures,
+    },
+}
+for panel, commands in _COMMANDS.items():
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=panel)(command)
 
 
 def main() -> None:

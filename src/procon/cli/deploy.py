@@ -4,59 +4,47 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from procon.cli.terminal import console, progress
+from procon.cli.flags import ModelArgument, Training, Weights
+from procon.cli.terminal import show_progress, stderr_console
 from procon.deploy.manifest import PRECISIONS, RUNTIMES
 from procon.errors import ConfigError
 
 if TYPE_CHECKING:
     from procon.deploy.export import Exported
-    from procon.watch.sinks import Sink
-
-_MODEL = typer.Argument(help="Model file from `procon fit`.")
-_WEIGHTS = typer.Option("--weights", help="Backbone weights: Hugging Face folder, .safetensors or .pth.")
-_TRAINING = typer.Option("--training", help="Folder of the training images, if it has moved.")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    app.command(rich_help_panel="Put it on the line")(export)
-    app.command(rich_help_panel="Put it on the line")(watch)
 
 
 def export(
-    model: Annotated[Path, _MODEL],
-    to: Annotated[str, typer.Option("--to", help=f"Runtime to export for: {' or '.join(RUNTIMES)}.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
-    precision: Annotated[str, typer.Option(help=f"{', '.join(PRECISIONS)}; see docs/deploy.md.")] = "fp32",
+    model: ModelArgument,
+    to: Annotated[str, Option("--to", help=f"Runtime to export for: {' or '.join(RUNTIMES)}.")],
+    output: Annotated[Path, Option("--output", "-o", help="Folder to write.")],
+    precision: Annotated[str, Option(help=f"{', '.join(PRECISIONS)}; see docs/deploy.md.")] = "fp32",
     check_images: Annotated[
-        Path | None, typer.Option(help="Images to compare both models on; default: training images.")
+        Path | None, Option(help="Images to compare both models on; default: training images.")
     ] = None,
-    evaluate: Annotated[
-        Path | None, typer.Option(help="Labelled folder: report the metrics of both models on it.")
-    ] = None,
+    evaluate: Annotated[Path | None, Option(help="Labelled folder: report the metrics of both models on it.")] = None,
     tolerance: Annotated[
-        float | None, typer.Option(help="Largest difference of a score allowed, as a share of the median score.")
+        float | None, Option(help="Largest difference of a score allowed, as a share of the median score.")
     ] = None,
-    map_tolerance: Annotated[float | None, typer.Option(help="The same for a pixel of a map.")] = None,
-    weights: Annotated[str | None, _WEIGHTS] = None,
-    training: Annotated[Path | None, _TRAINING] = None,
+    map_tolerance: Annotated[float | None, Option(help="The same for a pixel of a map.")] = None,
+    weights: Weights = None,
+    training: Training = None,
 ) -> None:
     """Write a folder that scores the same without torch; aborts without output if the scores differ."""
+    from procon.deploy import export as deploy_export
     from procon.deploy.cost import labelled_samples
-    from procon.deploy.export import check_exportable
-    from procon.deploy.export import export as write
     from procon.detector import Detector
     from procon.results.inspection import find_images
 
     images = None if check_images is None else [path for _, path in find_images([check_images])]
     samples = None if evaluate is None else labelled_samples(evaluate)
-    console_ = console()
-    with console_.status(f"loading {model}"):
+    console = stderr_console()
+    with console.status(f"loading {model}"):
         detector = Detector.load(model, weights=weights, training=training, device="cpu")
-    check_exportable(detector, to, precision)
-    with progress() as report:
-        done = write(
+    deploy_export.check_exportable(detector, to, precision)
+    with show_progress() as on_progress:
+        exported = deploy_export.export(
             detector,
             output,
             runtime=to,
@@ -65,101 +53,91 @@ def export(
             samples=samples,
             tolerance=tolerance,
             map_tolerance=map_tolerance,
-            say=lambda text: console_.print(text, highlight=False),
-            progress=report,
+            say=console.print,
+            progress=on_progress,
         )
-    _show(done, model)
+    _print_export(exported)
 
 
-def _show(done: "Exported", model: Path) -> None:
+def _print_export(exported: "Exported") -> None:
     from procon.results.cost import human_bytes
 
-    found = done.difference
+    difference, check = exported.difference, exported.entries["check"]
     typer.echo(
-        f"largest difference on {done.entries['check']['images']}, as a share of the median score {found.scale:.4f}: "
-        f"scores {found.score_share:.2g} ({done.tolerance[0]:g} allowed), maps {found.map_share:.2g} "
-        f"({done.tolerance[1]:g} allowed)"
+        f"largest difference on {check['images']}, as a share of the median score {difference.scale:.4f}: "
+        f"scores {difference.score_share:.2g} ({check['tolerance']['score']:g} allowed), "
+        f"maps {difference.map_share:.2g} ({check['tolerance']['map']:g} allowed)"
     )
-    if found.verdicts is not None:
+    if difference.verdicts is not None:
         typer.echo(
-            f"{found.verdicts} of {found.images} verdicts changed; scores shift by {found.score_shift:+.2g} on average"
+            f"{difference.verdicts} of {difference.images} verdicts changed; scores shift by "
+            f"{difference.score_shift:+.2g} on average"
         )
-    if done.cost is not None:
-        typer.echo(done.cost.table())
-    memory = "" if done.memory_bytes is None else f", {human_bytes(done.memory_bytes)} of memory to score an image"
+    if exported.cost is not None:
+        typer.echo(exported.cost.table())
+    peak = exported.memory_bytes
+    memory = "" if peak is None else f", {human_bytes(peak)} of memory to score an image"
     typer.echo(
-        f"wrote {done.folder} ({human_bytes(done.bytes)} on disk{memory})\nnext: procon predict {done.folder} IMAGES"
+        f"wrote {exported.folder} ({human_bytes(exported.bytes)} on disk{memory})\n"
+        f"next: procon predict {exported.folder} IMAGES"
     )
 
 
 def watch(
-    source: Annotated[str, typer.Argument(help="Folder, rtsp://... or /dev/video0.")],
-    model: Annotated[Path, typer.Option("--model", help="Model file, or a folder from `procon export`.")],
-    csv: Annotated[Path | None, typer.Option("--csv", help="Append a line per image to this file.")] = None,
-    webhook: Annotated[str | None, typer.Option(help="Post each result as JSON to this http(s) address.")] = None,
-    mqtt: Annotated[str | None, typer.Option(help="Publish to mqtt://[USER:PASSWORD@]HOST[:PORT]/TOPIC.")] = None,
-    outbox: Annotated[Path, typer.Option(help="File that keeps results until every receiver has them.")] = Path(
+    source: Annotated[str, Argument(help="Folder, rtsp://... or /dev/video0.")],
+    model: Annotated[Path, Option("--model", help="Model file, or a folder from `procon export`.")],
+    csv: Annotated[Path | None, Option("--csv", help="Append a line per image to this file.")] = None,
+    webhook: Annotated[str | None, Option(help="Post each result as JSON to this http(s) address.")] = None,
+    mqtt: Annotated[str | None, Option(help="Publish to mqtt://[USER:PASSWORD@]HOST[:PORT]/TOPIC.")] = None,
+    outbox: Annotated[Path, Option(help="File that keeps results until every receiver has them.")] = Path(
         "procon-outbox.sqlite"
     ),
-    every: Annotated[float, typer.Option(help="Seconds between looks at the folder, or between frames.")] = 1.0,
-    settle: Annotated[float, typer.Option(help="Seconds that a file must stay unchanged to be complete.")] = 1.0,
+    every: Annotated[float, Option(help="Seconds between looks at the folder, or between frames.")] = 1.0,
+    settle: Annotated[float, Option(help="Seconds that a file must stay unchanged to be complete.")] = 1.0,
     existing: Annotated[
-        bool, typer.Option("--existing", help="Also score the images that are there at the first start.")
+        bool, Option("--existing", help="Also score the images that are there at the first start.")
     ] = False,
-    weights: Annotated[str | None, _WEIGHTS] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda; gpu with an OpenVINO folder.")] = "auto",
-    threads: Annotated[int | None, typer.Option(help="Cores for an exported model; default: all.")] = None,
+    weights: Weights = None,
+    device: Annotated[str, Option("--device", help="auto, cpu, cuda; gpu with an OpenVINO folder.")] = "auto",
+    threads: Annotated[int | None, Option(help="Cores for an exported model; default: all.")] = None,
 ) -> None:
     """Score images as they arrive and send the results on; a receiver that is down gets them later."""
     import signal
     from threading import Event
 
     from procon.deploy import load_any
+    from procon.watch import watcher
     from procon.watch.arrivals import Camera, Folder, check_seconds, is_camera
     from procon.watch.outbox import Outbox
-    from procon.watch.watcher import Watcher
-    from procon.watch.watcher import watch as run
+    from procon.watch.sinks import CsvSink, MqttSink, Sink, WebhookSink
 
     check_seconds("--every", every)
     check_seconds("--settle", settle)
-    sinks = _sinks(csv, webhook, mqtt)
-    place = Camera(source) if is_camera(source) else Folder(Path(source), settle)
-    screen = console()
-    with screen.status(f"loading {model}"):
+    sinks: list[Sink] = [CsvSink(csv)] if csv is not None else []
+    sinks += [WebhookSink(webhook)] if webhook is not None else []
+    sinks += [MqttSink(mqtt)] if mqtt is not None else []
+    if not sinks:
+        raise ConfigError("results must go somewhere: give --csv FILE, --webhook URL or --mqtt URL")
+    arrivals = Camera(source) if is_camera(source) else Folder(Path(source), settle)
+    console = stderr_console()
+    with console.status(f"loading {model}"):
         scorer = load_any(model, weights=weights, device=device, threads=threads)
     box = Outbox(outbox)
-    if box.is_new and isinstance(place, Folder) and not existing:
-        box.remember(place.files())
+    if box.is_new and isinstance(arrivals, Folder) and not existing:
+        box.remember(arrivals.files())
     for name, count in box.pending().items():
-        screen.print(f"{count} results from before wait for {name}", highlight=False)
+        console.print(f"{count} results from before wait for {name}")
     stop = Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
 
-    def show(body: dict[str, Any]) -> None:
+    def print_event(body: dict[str, Any]) -> None:
         verdict = {True: "ANOMALOUS", False: "good", None: "-"}[body.get("is_anomalous")]
         typer.echo(f"{body['source']}  {body.get('error') or format(body['score'], '.4f')}  {verdict}")
 
-    def say(text: str) -> None:
-        screen.print(text, highlight=False)
-
-    screen.print(f"watching {source}; results are kept in {outbox} until they are delivered", highlight=False)
+    console.print(f"watching {source}; results are kept in {outbox} until they are delivered")
     try:
-        run(Watcher(place, scorer, box, sinks, show), box, sinks, every=every, stop=stop, say=say)
+        scoring = watcher.Watcher(arrivals, scorer, box, sinks, print_event)
+        watcher.watch(scoring, box, sinks, every=every, stop=stop, say=console.print)
     finally:
         box.close()
-
-
-def _sinks(csv: Path | None, webhook: str | None, mqtt: str | None) -> "list[Sink]":
-    from procon.watch.sinks import CsvSink, MqttSink, WebhookSink
-
-    sinks: list[Sink] = []
-    if csv is not None:
-        sinks.append(CsvSink(csv))
-    if webhook is not None:
-        sinks.append(WebhookSink(webhook))
-    if mqtt is not None:
-        sinks.append(MqttSink(mqtt))
-    if not sinks:
-        raise ConfigError("results must go somewhere: give --csv FILE, --webhook URL or --mqtt URL")
-    return sinks

@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from procon.cli import ray as cli_ray
-from procon.cli.flags import with_settings
-from procon.cli.terminal import console, progress
+from procon.cli.flags import Device, Ray, check_model_target
+from procon.cli.terminal import show_progress, stderr_console
 from procon.config import Config, refuse
 from procon.errors import ConfigError
 
@@ -17,111 +19,90 @@ if TYPE_CHECKING:
     from procon.detector import Detector
     from procon.vision.images import Picture
 
-_TRAINING, _FILE, _SCALE = "Training images", "Model file", "Many parts, many machines"
 EMBED = ("backbone", "thumbnails")
 SUSPECTS = ("list", "leave-out")
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command(rich_help_panel="Make a detector")(with_settings()(fit))
+_file_option = partial(Option, rich_help_panel="Model file")
+_training_option = partial(Option, rich_help_panel="Training images")
+_scale_option = partial(Option, rich_help_panel="Many parts, many machines")
 
 
 def fit(
-    good: Annotated[Path, typer.Argument(help="Folder of good images, or a tree with train/good or good/ in it.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.", rich_help_panel=_FILE)] = Path(
-        "part.procon"
-    ),
+    good: Annotated[Path, Argument(help="Folder of good images, or a tree with train/good or good/ in it.")],
+    output: Annotated[Path, _file_option("--output", "-o", help="Model file to write.")] = Path("part.procon"),
     embed: Annotated[
         str | None,
-        typer.Option(
-            help="Also store in the file: backbone (the weights), thumbnails (small copies of the images), or both, "
-            "separated by a comma.",
-            rich_help_panel=_FILE,
-        ),
+        _file_option(help="Also store: backbone, thumbnails (small copies of the images), or backbone,thumbnails."),
     ] = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave unreadable images out.", rich_help_panel=_TRAINING)
-    ] = False,
+    skip_bad: Annotated[bool, _training_option("--skip-bad", help="Leave unreadable images out.")] = False,
     roi: Annotated[
-        str | None,
-        typer.Option(
-            help="Where the part is: a mask image (white counts), or a polygon 'x,y x,y x,y'.",
-            rich_help_panel=_TRAINING,
-        ),
+        str | None, _training_option(help="Where the part is: a mask image (white), or a polygon 'x,y x,y x,y'.")
     ] = None,
     suspects: Annotated[
         str | None,
-        typer.Option(
+        _training_option(
             help="list: name the images that the rest cannot explain, with a page of pictures. leave-out: also fit "
-            "again without them.",
-            rich_help_panel=_TRAINING,
+            "again without them."
         ),
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto (CUDA if there is one), cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     each: Annotated[
-        bool,
-        typer.Option(
-            "--each", help="One model per subfolder of GOOD, written to the folder -o.", rich_help_panel=_SCALE
-        ),
+        bool, _scale_option("--each", help="One model per subfolder of GOOD, written to the folder -o.")
     ] = False,
     shards: Annotated[
-        int | None,
-        typer.Option(min=1, help="Select anchors in N shards, for datasets larger than RAM.", rich_help_panel=_SCALE),
+        int | None, _scale_option(min=1, help="Select anchors in N shards, for datasets larger than RAM.")
     ] = None,
-    ray: Annotated[str | None, cli_ray.ray_option(_SCALE)] = None,
+    ray: Ray = None,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Fit a detector on good images and write one model file."""
     config = Config(**settings)
     refuse(config, "fit")
-    wanted = _choices("embed", embed, EMBED)
-    if suspects is not None and suspects not in SUSPECTS:
-        raise ConfigError(f"--suspects must be one of {', '.join(SUSPECTS)}, got {suspects!r}")
+    embedded = [word.strip() for word in embed.split(",")] if embed else []
+    for flag, words, allowed in (("embed", embedded, EMBED), ("suspects", [suspects] if suspects else [], SUSPECTS)):
+        if not set(words) <= set(allowed):
+            raise ConfigError(f"--{flag} must be among {', '.join(allowed)}, got {', '.join(words)}")
+    if not each:
+        check_model_target(output)
     if each or shards is not None or ray is not None:
-        if wanted or suspects is not None or roi is not None:
+        if embedded or suspects is not None or roi is not None:
             raise ConfigError("--each, --shards and --ray take settings and --skip-bad only")
-        cli_ray.fit(good, output, config, ray, device, each=each, shards=shards, skip_bad=skip_bad)
+        if each == (shards is not None):
+            raise ConfigError("--ray fits many parts (--each) or one in shards (--shards N): choose one of the two")
+        with cli_ray.workers(ray, device) as using:
+            if shards is None:
+                cli_ray.fit_parts(good, output, config, using, skip_bad)
+            else:
+                cli_ray.fit_shards(good, output, config, using, shards, skip_bad)
         return
-    if output.is_dir():
-        raise ConfigError(f"--output must be a file such as part.procon, got the folder {output}")
     from procon.detector import Detector
     from procon.results.cost import human_bytes, human_time, plan_fit
     from procon.vision.folders import training_images
     from procon.vision.scope import parse_roi
 
-    screen, region = console(), None if roi is None else parse_roi(roi)
+    console, region = stderr_console(), None if roi is None else parse_roi(roi)
     images = training_images(good) if good.is_dir() else (good,)
     started = time.perf_counter()
-    with screen.status(f"loading {config.backbone}"):
+    with console.status(f"loading {config.backbone}"):
         detector = Detector(config, device=device)
-        plan = plan_fit(detector, len(images), _first_readable(images))
-    screen.print(f"{good}: {plan}", highlight=False)
-    thumbnails = "thumbnails" in wanted
-    with progress() as report:
-        detector.fit(good, progress=report, skip_bad=skip_bad, thumbnails=thumbnails, roi=region)
+        plan = plan_fit(detector, len(images), _open_first_readable(images))
+    console.print(f"{good}: {plan}")
+    thumbnails = "thumbnails" in embedded
+    with show_progress() as on_progress:
+        detector.fit(good, progress=on_progress, skip_bad=skip_bad, thumbnails=thumbnails, roi=region)
     if suspects is not None:
-        doubtful = _list_suspects(detector, output)
-        if doubtful and suspects == "leave-out":
-            rest = [Path(name) for name in detector.model.memory.names if name not in doubtful]
-            with progress() as report:
-                detector.fit(rest, progress=report, thumbnails=thumbnails, roi=region)
-            screen.print(f"fitted again on the {len(rest)} others", highlight=False)
-    detector.save(output, embed_backbone="backbone" in wanted)
+        suspected = _list_suspects(detector, output)
+        if suspected and suspects == "leave-out":
+            rest = [Path(name) for name in detector.model.memory.names if name not in suspected]
+            with show_progress() as on_progress:
+                detector.fit(rest, progress=on_progress, thumbnails=thumbnails, roi=region)
+            console.print(f"fitted again on the {len(rest)} others")
+    detector.save(output, embed_backbone="backbone" in embedded)
     for fact in detector.describe():
-        screen.print(fact, highlight=False)
+        console.print(fact)
     size, spent = human_bytes(output.stat().st_size), human_time(time.perf_counter() - started)
     typer.echo(f"wrote {output} ({size}) in {spent}\nnext: procon predict {output} IMAGES -o out/")
-
-
-def _choices(name: str, text: str | None, allowed: Sequence[str]) -> list[str]:
-    """A list of words separated by commas."""
-    chosen = [word.strip() for word in text.split(",")] if text else []
-    unknown = [word for word in chosen if word not in allowed]
-    if unknown:
-        raise ConfigError(f"--{name} must be among {', '.join(allowed)}, got {', '.join(unknown)}")
-    return chosen
 
 
 def _list_suspects(detector: "Detector", output: Path) -> set[str]:
@@ -129,8 +110,8 @@ def _list_suspects(detector: "Detector", output: Path) -> set[str]:
     from procon.model.suspects import SUSPECT_LIMIT
     from procon.results.suspect_page import write_suspects
 
-    with progress() as report:
-        ranked = detector.suspects(progress=report)
+    with show_progress() as on_progress:
+        ranked = detector.suspects(progress=on_progress)
     page = output.with_name(f"{output.stem}-suspects.html")
     write_suspects(page, detector, ranked, SUSPECT_LIMIT)
     flagged = [suspect for suspect in ranked if suspect.flagged]
@@ -142,14 +123,13 @@ def _list_suspects(detector: "Detector", output: Path) -> set[str]:
     return {suspect.image for suspect in flagged}
 
 
-def _first_readable(images: Sequence[Path]) -> "Picture":
+def _open_first_readable(images: Sequence[Path]) -> "Picture":
     from procon.errors import BatchError, ImageError
-    from procon.vision.images import open_image
+    from procon.vision.images import Picture, open_each
 
-    errors = {}
-    for index, image in enumerate(images):
-        try:
-            return open_image(image)
-        except ImageError as error:
-            errors[index] = error
+    errors: dict[int, ImageError] = {}
+    for index, picture in enumerate(open_each(images)):
+        if isinstance(picture, Picture):
+            return picture
+        errors[index] = picture
     raise BatchError(errors)

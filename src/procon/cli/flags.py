@@ -1,11 +1,12 @@
-"""The settings of a detector on the command line: flags for those that users change, ``--set`` for all."""
+"""Options of the command line: those that several commands share, and the settings of a detector."""
 
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
-import typer
+from typer import Argument, Option
 
 from procon.config import BEST, CHOICES, Config
 from procon.errors import ConfigError
@@ -51,6 +52,25 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
+ModelArgument = Annotated[Path, Argument(help="Model file from `procon fit`.")]
+AnyModelArgument = Annotated[Path, Argument(help="Model file, or a folder from `procon export`.")]
+RunArgument = Annotated[Path, Argument(help="Folder of a run, from bench, eval or reproduce.")]
+Weights = Annotated[str | None, Option("--weights", help=SETTINGS["weights"].help)]
+Training = Annotated[Path | None, Option("--training", help="Folder of the training images, if it has moved.")]
+Device = Annotated[str, Option("--device", help="auto (CUDA if there is one), cpu, cuda or cuda:N.")]
+Ray = Annotated[
+    str | None,
+    Option(
+        "--ray",
+        help="Work on a Ray cluster: local, auto, HOST:PORT or ray://HOST:PORT; ADDRESS,cpus=N gives each unit of work "
+        "N cores and threads.",
+        metavar="ADDRESS",
+        rich_help_panel="Many parts, many machines",
+    ),
+]
+
+SkipBad = Annotated[bool, Option("--skip-bad", help="Leave unreadable images out.")]
+
 _PANEL = "Settings of the detector"
 _TYPES: dict[str, Any] = {"coreset_ratio": float, "banks": int}
 
@@ -63,6 +83,12 @@ def with_settings(names: Sequence[str] | None = None) -> Callable[[Callable[...,
     """
     allowed = [field.name for field in fields(Config) if names is None or field.name in names]
     flagged = [name for name in SETTINGS if name in allowed and SETTINGS[name].group == "user"]
+    options = [_option(name, _TYPES.get(name, str) | None, SETTINGS[name].help) for name in flagged]
+    set_help = "Any setting of docs/cli.md, such as --set num_neighbors=3; repeat for more."
+    options.append(_option("assignments", list[str] | None, set_help, "--set", metavar="NAME=VALUE"))
+    if names is None:
+        best_help = "Start from Config.best() (docs/best.md) instead of the paper's recipe."
+        options.append(_option("best", bool, best_help, "--best"))
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def run(**arguments: Any) -> None:
@@ -71,33 +97,21 @@ def with_settings(names: Sequence[str] | None = None) -> Callable[[Callable[...,
             assigned = parse_assignments(arguments.pop("assignments") or [], allowed)
             command(**arguments, settings={**start, **parse_settings(given), **assigned})
 
-        own = [one for one in inspect.signature(command).parameters.values() if one.name != "settings"]
-        kind = inspect.Parameter.KEYWORD_ONLY
-        options: dict[str, tuple[Any, Any]] = {
-            name: (None, Annotated[_TYPES.get(name, str) | None, _option(SETTINGS[name].help)]) for name in flagged
-        }
-        words = "Any setting of docs/cli.md, such as --set num_neighbors=3; repeat for more."
-        option = typer.Option("--set", help=words, metavar="NAME=VALUE", rich_help_panel=_PANEL)
-        options["assignments"] = (None, Annotated[list[str] | None, option])
-        if names is None:
-            words = "Start from Config.best() (docs/best.md) instead of the paper's recipe."
-            options["best"] = (False, Annotated[bool, typer.Option("--best", help=words, rich_help_panel=_PANEL)])
-        flags = [
-            inspect.Parameter(name, kind, default=default, annotation=annotation)
-            for name, (default, annotation) in options.items()
-        ]
-        merged = [*own, *flags]
+        own = [option for option in inspect.signature(command).parameters.values() if option.name != "settings"]
+        parameters = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in (*own, *options)]
         # typer reads the signature and the annotations, not the code
-        run.__signature__ = inspect.Signature([one.replace(kind=kind) for one in merged])  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in merged} | {"return": None}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {option.name: option.annotation for option in parameters} | {"return": None}
         run.__doc__, run.__name__, run.__module__ = command.__doc__, command.__name__, command.__module__
         return run
 
     return decorate
 
 
-def _option(words: str) -> Any:
-    return typer.Option(help=words, rich_help_panel=_PANEL)
+def _option(name: str, kind: Any, help_text: str, *flags: str, metavar: str | None = None) -> inspect.Parameter:
+    option = Option(*flags, help=help_text, metavar=metavar, rich_help_panel=_PANEL)
+    default = False if kind is bool else None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
 
 
 def parse_assignments(assignments: Sequence[str], allowed: Sequence[str]) -> dict[str, Any]:
@@ -140,3 +154,10 @@ def _integers(name: str, text: str, separator: str) -> list[int]:
         return [int(part) for part in text.split(separator)]
     except ValueError:
         raise ConfigError(f"{name} must be integers separated by {separator!r}, got {text!r}") from None
+
+
+def check_model_target(path: Path) -> Path:
+    """Refuse to write a model over a folder, before any work."""
+    if path.is_dir():
+        raise ConfigError(f"--output must be a file such as part.procon, got the folder {path}")
+    return path

@@ -7,81 +7,80 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from procon.cli import ray as cli_ray
-from procon.cli.terminal import console as _console
-from procon.cli.terminal import progress as _progress
+from procon.cli.flags import AnyModelArgument, Device, ModelArgument, Ray, Weights
+from procon.cli.terminal import show_progress, stderr_console
 from procon.errors import ConfigError
+from procon.progress import no_progress
 
 if TYPE_CHECKING:
     from procon.results.inspection import ScoredImage
 
-_DEVICE = typer.Option("--device", help="auto (CUDA if there is one), cpu, cuda or cuda:N.")
-_WEIGHTS = typer.Option("--weights", help="Backbone weights: Hugging Face folder, .safetensors or .pth.")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the program."""
-    app.command(rich_help_panel="Use it")(predict)
-    for command in (check, info, demo):
-        app.command(rich_help_panel="Make a detector")(command)
-
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="Model file, or a folder from `procon export`.")],
-    images: Annotated[list[Path], typer.Argument(help="Images and folders to score.")],
+    model: AnyModelArgument,
+    images: Annotated[list[Path], Argument(help="Images and folders to score.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for scores.csv, scores.jsonl, overlays, index.html.")
+        Path | None, Option("--output", "-o", help="Folder for scores.csv, scores.jsonl, overlays, index.html.")
     ] = None,
-    weights: Annotated[str | None, _WEIGHTS] = None,
-    device: Annotated[str, _DEVICE] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of a table.")] = False,
-    coco: Annotated[Path | None, typer.Option(help="Write regions and their masks to this file, as COCO does.")] = None,
-    ray: Annotated[str | None, cli_ray.RAY] = None,
+    weights: Weights = None,
+    device: Device = "auto",
+    as_json: Annotated[bool, Option("--json", help="Print JSON lines instead of a table.")] = False,
+    coco: Annotated[Path | None, Option(help="Write regions and their masks to this file, as COCO does.")] = None,
+    ray: Ray = None,
 ) -> None:
-    """Score images; an unreadable one is reported, the others are still done, and the exit code is then 2."""
+    """Score images; an unreadable one is reported, the others are still scored, and the exit code is then 2."""
     from procon.deploy import load_any
-    from procon.results.inspection import Outcome, find_drift, find_images, inspect
+    from procon.results.inspection import find_drift, find_images, inspect
 
-    found = find_images(images)
+    named = find_images(images)
     if output is not None and output.is_file():
         raise ConfigError(f"--output must be a folder, got the file {output}")
-    console = _console()
+    console = stderr_console()
     with console.status(f"loading {model}"):
         detector: Any = load_any(model, weights=weights, device="cpu" if ray is not None else device)
-    outcome = Outcome()
-    about: dict[str, Any] = {"title": f"{model.name}: {len(found)} images", "facts": detector.describe()}
+    rows: list[ScoredImage] = []
+    about: dict[str, Any] = {"title": f"{model.name}: {len(named)} images", "facts": detector.describe(), "coco": coco}
 
     def on_row(row: "ScoredImage") -> None:
-        outcome.rows.append(row)
-        report("scoring", len(outcome.rows), len(found))
+        rows.append(row)
+        on_progress("scoring", len(rows), len(named))
         if as_json:
             typer.echo(json.dumps(row.to_dict()))
 
     try:
-        with _progress() if ray is None else nullcontext(lambda *_: None) as report:  # workers have their own display
+        with show_progress() if ray is None else nullcontext(no_progress) as on_progress:
             if ray is None:
-                inspect(detector, found, output, coco=coco, on_row=on_row, **about)
-            else:
-                about |= {"detector": detector, "weights": weights, "coco": coco, "on_row": on_row}
-                cli_ray.inspect_on(ray, device, model, found, output, **about)
+                inspect(detector, named, output, on_row=on_row, **about)
+            else:  # workers have a display of their own
+                from procon.scale.images import inspect_on
+
+                about |= {"detector": detector, "weights": weights}
+                with cli_ray.workers(ray, device) as cluster, cli_ray.worker_progress() as on_worker:
+                    inspect_on(cluster, model, named, output, on_worker, on_row=on_row, **about)
     finally:
-        if not as_json and outcome.rows:
-            _print_rows(outcome.rows, limit=40 if output else None)
-        if len(outcome.rows) < len(found):
-            console.print(f"interrupted after {len(outcome.rows)} of {len(found)} images")
-        drift = find_drift(detector, outcome.rows)
-        if drift is not None and len(outcome.rows) > 1:
+        if not as_json and rows:
+            _print_rows(rows, limit=40 if output else None)
+        if len(rows) < len(named):
+            console.print(f"interrupted after {len(rows)} of {len(named)} images")
+        drift = find_drift(detector, rows)
+        if drift is not None and len(rows) > 1:
             typer.echo(drift.describe(), err=as_json)
-        if output is not None and outcome.rows:
+        if output is not None and rows:
             listed = "index.html, scores.csv, scores.jsonl, summary.json, summary.csv, overlays/"
-            console.print(f"results in {output}: {listed}", highlight=False)
-    _exit_on_errors(outcome.errors)
+            console.print(f"results in {output}: {listed}")
+    errors = [row.error for row in rows if row.error is not None]
+    for error in errors:
+        typer.echo(f"error: {error}", err=True)
+    if errors:
+        raise typer.Exit(2)
 
 
 def info(
-    model: Annotated[Path, typer.Argument(help="Model file.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the metadata as JSON.")] = False,
+    model: ModelArgument,
+    as_json: Annotated[bool, Option("--json", help="Print the metadata as JSON.")] = False,
 ) -> None:
     """Say what a model file holds."""
     from procon.model.file import describe_file
@@ -98,44 +97,43 @@ def info(
 
 
 def check(
-    folder: Annotated[Path, typer.Argument(help="Folder to look at: parts of your own, or a benchmark dataset.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Go by the names; open no file.")] = False,
+    folder: Annotated[Path, Argument(help="Folder to look at: parts of your own, or a benchmark dataset.")],
+    quick: Annotated[bool, Option("--quick", help="Check the names only; open no file.")] = False,
 ) -> None:
     """Say what a folder holds and what is wrong with it, without doing any work on it."""
     from procon.evaluation.data.checks import check_folder
 
-    with _progress() as report:
-        found = check_folder(folder, lambda done, total: report("opening images", done, total), quick)
-    typer.echo(f"{folder}: {found.heading}")
-    for line in found.lines:
+    with show_progress() as on_progress:
+        report = check_folder(folder, lambda done, total: on_progress("opening images", done, total), quick)
+    typer.echo(f"{folder}: {report.heading}")
+    for line in report.lines:
         typer.echo(line)
-    for problem in found.problems:
+    for problem in report.problems:
         typer.echo(f"problem: {problem}", err=True)
-    if found.problems:
+    if report.problems:
         raise typer.Exit(2)
-    typer.echo(f"{found.verdict}\nnext: {found.next_step}")
+    typer.echo(f"{report.verdict}\nnext: {report.next_step}")
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path("demo-output"),
-    weights: Annotated[str | None, _WEIGHTS] = None,
+    output: Annotated[Path, Option("--output", "-o", help="Folder to write to.")] = Path("demo-output"),
+    weights: Weights = None,
 ) -> None:
     """Render parts, fit on the good ones, find the defects in the others, and show it all on one page."""
     from procon.demo.run import run_demo
 
     started = time.perf_counter()
     rows: list[ScoredImage] = []
-    with _progress() as report:
-        detector, outcome = run_demo(output, weights, report, rows.append)
+    with show_progress() as on_progress:
+        detector, _ = run_demo(output, weights, on_progress, rows.append)
     _print_rows(rows)
     for fact in detector.describe():
         typer.echo(fact)
-    kinds = {row.name: Path(row.name).parent.name for row in outcome.rows}
-    bad = [row for row in rows if kinds[row.name] != "good"]
-    hits = sum(bool(row.prediction and row.prediction.is_anomalous) for row in bad)
+    flagged = [row for row in rows if row.prediction and row.prediction.is_anomalous]
+    good, false_alarms = (sum(Path(row.name).parent.name == "good" for row in some) for some in (rows, flagged))
     typer.echo(
-        f"{hits} of {len(bad)} defects found, {outcome.anomalous - hits} of {len(rows) - len(bad)} good parts flagged, "
-        f"{time.perf_counter() - started:.0f} s in all\n\n"
+        f"{len(flagged) - false_alarms} of {len(rows) - good} defects found, {false_alarms} of {good} good parts "
+        f"flagged, {time.perf_counter() - started:.0f} s in all\n\n"
         f"Look at it:        {output / 'results' / 'index.html'}\n"
         f"Your own parts:    procon fit FOLDER_OF_GOOD_IMAGES --backbone dinov2-small -o mine.procon\n"
         f"                   procon predict mine.procon NEW_IMAGES -o out/"
@@ -161,10 +159,3 @@ def _print_rows(rows: "list[ScoredImage]", limit: int | None = None) -> None:
         typer.echo(f"... and {len(rows) - limit} more")
     flagged = sum(bool(row.prediction and row.prediction.is_anomalous) for row in rows)
     typer.echo(f"{len(rows)} images, {flagged} anomalous")
-
-
-def _exit_on_errors(errors: "list[ScoredImage]") -> None:
-    for row in errors:
-        typer.echo(f"error: {row.error}", err=True)
-    if errors:
-        raise typer.Exit(2)

@@ -5,47 +5,38 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from procon.cli.flags import with_settings
+from procon.cli.flags import Device
+from procon.config import Config
 from procon.errors import ConfigError, MissingExtraError
 
 _NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the program."""
-    app.command(rich_help_panel="Put it on the line")(with_settings()(serve))
-
-
 def serve(
-    models: Annotated[
-        Path, typer.Argument(help="Folder of model files and folders from `procon export`, or one of them.")
-    ],
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; any but this machine's own needs a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8321,
-    token_file: Annotated[Path | None, typer.Option(help="File with the token that requests must carry.")] = None,
+    models: Annotated[Path, Argument(help="Folder of model files and folders from `procon export`, or one of them.")],
+    host: Annotated[str, Option(help="Address to listen on; any but this machine's own needs a token.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8321,
+    token_file: Annotated[Path | None, Option(help="File with the token that requests must carry.")] = None,
     token: Annotated[
         str | None,
-        typer.Option(envvar="PROCON_TOKEN", help="The token itself; better in the variable PROCON_TOKEN, or a file."),
+        Option(envvar="PROCON_TOKEN", help="The token itself; better in the variable PROCON_TOKEN, or a file."),
     ] = None,
     state: Annotated[
-        Path | None, typer.Option(help="Folder for jobs, verdicts and training images; default: beside the models.")
+        Path | None, Option(help="Folder for jobs, verdicts and training images; default: next to the models.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto (CUDA if there is one), cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     queue: Annotated[
         int | None,
-        typer.Option(min=1, help="Images accepted at a time, beyond it requests get 503; default: 32, on a GPU 128."),
+        Option(min=1, help="Images accepted at a time, beyond it requests get 503; default: 32, on a GPU 128."),
     ] = None,
     queue_seconds: Annotated[
-        float, typer.Option(min=0.01, help="Seconds of work that may wait while requests have to be refused.")
+        float, Option(min=0.01, help="Seconds of work that may wait while requests have to be refused.")
     ] = 1.0,
-    max_body_mib: Annotated[int, typer.Option(min=1, help="Largest image file, MiB.")] = 32,
-    max_pixels: Annotated[int, typer.Option(min=196, help="Largest image.")] = 50_000_000,
-    keep_mib: Annotated[
-        int, typer.Option(min=0, help="Images of scored parts kept for review, MiB; 0 for none.")
-    ] = 2048,
+    max_body_mib: Annotated[int, Option(min=1, help="Largest image file, MiB.")] = 32,
+    max_pixels: Annotated[int, Option(min=196, help="Largest image.")] = 50_000_000,
+    keep_mib: Annotated[int, Option(min=0, help="Images of scored parts kept for review, MiB; 0 for none.")] = 2048,
     *,
     settings: dict[str, Any],
 ) -> None:
@@ -53,32 +44,31 @@ def serve(
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingExtraError(f"procon serve needs {', '.join(missing)}: pip install 'procon[server]'")
-    from procon.config import Config
+    from procon.server import app as server_app
     from procon.server.settings import MIB, Limits, Settings
 
     if token_file is not None:
         token = _read_token(token_file)
-    limits = Limits(
-        body_bytes=max_body_mib * MIB,
-        pixels=max_pixels,
-        queue_images=queue,
-        queue_seconds=queue_seconds,
-        kept_bytes=keep_mib * MIB,
+    server_app.serve(
+        Settings(
+            models=models,
+            state=state,
+            host=host,
+            port=port,
+            token=token or None,
+            device=device,
+            weights=settings.get("weights"),
+            fit=Config(**settings),
+            limits=Limits(
+                body_bytes=max_body_mib * MIB,
+                pixels=max_pixels,
+                queue_images=queue,
+                queue_seconds=queue_seconds,
+                kept_bytes=keep_mib * MIB,
+            ),
+        ),
+        lambda address: typer.echo(f"serving {models} at {address}"),
     )
-    chosen = Settings(
-        models=models,
-        state=state,
-        host=host,
-        port=port,
-        token=token or None,
-        device=device,
-        weights=settings.get("weights"),
-        fit=Config(**settings),
-        limits=limits,
-    )
-    from procon.server.app import serve as run
-
-    run(chosen, lambda address: typer.echo(f"serving {models} at {address}"))
 
 
 def _read_token(path: Path) -> str:

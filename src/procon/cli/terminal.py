@@ -1,6 +1,6 @@
 """What commands show while they work, on stderr."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,39 +10,39 @@ if TYPE_CHECKING:
     from procon.progress import Progress
 
 
-def console() -> "Console":
-    """Where words for people go while a command runs."""
+def stderr_console() -> "Console":
+    """Where messages for people go while a command runs."""
     from rich.console import Console
 
-    return Console(stderr=True, soft_wrap=True)
+    return Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 @contextmanager
-def progress() -> Iterator["Progress"]:
-    """A progress display on stderr with the time left, one line per stage."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+def show_progress() -> Iterator["Progress"]:
+    """A progress bar for each stage."""
+    with show_bars() as update:
+        yield lambda stage, done, total: update(stage, stage, done, total)
+
+
+@contextmanager
+def show_bars(width: int = 18) -> Iterator[Callable[[str, str, int, int], None]]:
+    """Progress bars with the time left; the function takes the name of a bar, its text, steps done and in total."""
+    from rich import progress
 
     columns = (
-        TextColumn("{task.description:<18}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        progress.TextColumn(f"{{task.description:<{width}}}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console()) as display:
-        tasks: dict[str, Any] = {}
+    with progress.Progress(*columns, console=stderr_console()) as display:
+        bars: dict[str, Any] = {}
 
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = display.add_task(stage, total=total)
-            display.update(tasks[stage], completed=done, total=total)
+        def update(name: str, text: str, done: int, total: int) -> None:
+            if name not in bars:
+                bars[name] = display.add_task(text, total=total)
+            display.update(bars[name], description=text, completed=done, total=total)
 
-        yield report
+        yield update
