@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from procon import Config, ConfigError, Detector, MissingExtraError, ModelFileError, NotFittedError
 from procon.cli import app
-from procon.deploy import Runtime, graph, scoring
+from procon.deploy import Runtime, graph, interpolation, scoring
 from procon.deploy import export as module
 from procon.deploy.assemble import build_graph
 from procon.deploy.export import export
-from procon.deploy.parity import TOLERANCE, Difference, check_images, disturbed
+from procon.deploy.parity import TOLERANCE, Difference, check_images, with_defect
 from procon.method import maps
 from procon.vision.images import open_image
 from tests.conftest import part_pixels, tiny_config, with_model, write_tiny_backbone
@@ -123,7 +123,7 @@ def test_many_banks_are_masks_and_few_are_runs(
 def test_the_map_is_two_matrix_products(cells: int, size: int, sigma: float) -> None:
     grid = np.random.default_rng(0).random((cells, 4)).astype(np.float32)
     expected = maps.pixel_map(torch.from_numpy(grid)[None], (size, 56), sigma)[0].numpy()
-    found = scoring.spread_matrix(cells, size, sigma) @ grid @ scoring.spread_matrix(4, 56, sigma).T
+    found = interpolation.spread_matrix(cells, size, sigma) @ grid @ interpolation.spread_matrix(4, 56, sigma).T
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
@@ -341,9 +341,9 @@ def test_a_setting_the_graph_does_not_compute_is_refused(
 def test_a_setting_nobody_has_thought_of_is_refused(
     detector: Detector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = set(module._KNOWN)
+    known = set(module._EXPORTED_SETTINGS)
     assert known < {field.name for field in fields(Config)}
-    monkeypatch.setattr(module, "_KNOWN", tuple(known - {"readout"}))
+    monkeypatch.setattr(module, "_EXPORTED_SETTINGS", tuple(known - {"readout"}))
     write(detector, tmp_path / "usual")
     monkeypatch.setattr(detector, "config", replace(detector.config, readout="hard"))
     with pytest.raises(ConfigError, match="a model with readout='hard' cannot be exported"):
@@ -370,7 +370,7 @@ def test_training_images_are_compared_with_a_defect_too(detector: Detector) -> N
 
 
 def test_deep_images_are_disturbed_in_their_range() -> None:
-    picture = disturbed(open_image(np.full((80, 80), 0.25, np.float32)))
+    picture = with_defect(open_image(np.full((80, 80), 0.25, np.float32)))
     assert set(np.unique(picture.pixels)) == {np.float32(0.25), np.float32(0.75)}
 
 

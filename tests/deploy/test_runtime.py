@@ -21,8 +21,8 @@ from procon import BatchError, ConfigError, Detector, ImageError, ModelFileError
 from procon.cli import app
 from procon.deploy import Runtime, load_any
 from procon.deploy.export import export
-from procon.deploy.manifest import Threshold, read_manifest
-from procon.deploy.runtime import resize_map
+from procon.deploy.interpolation import resize_heatmap
+from procon.deploy.manifest import ExportedCalibration, read_manifest
 from procon.method import maps
 from procon.method.regions import find_regions, peak_region
 from procon.model.calibration import Calibration
@@ -184,7 +184,7 @@ def test_a_manifest_cannot_point_outside(copy: Path) -> None:
 def test_the_threshold_of_the_manifest_is_that_of_the_calibration(detector: Detector, exported: Path) -> None:
     known, stored = detector.calibration, read_manifest(exported).calibration
     assert known is not None and stored is not None
-    assert Threshold.from_dict(stored.to_dict()) == stored
+    assert ExportedCalibration.from_dict(vars(stored)) == stored
     assert (stored.threshold, stored.pixel_threshold) == (known.threshold, known.pixel_threshold)
     assert (stored.typical, stored.describe()) == (known.typical, known.describe())
     assert (stored.kind, stored.promised_rate) == (known.kind, known.promised_rate)
@@ -254,7 +254,8 @@ def test_regions_of_a_noisy_map_are_those_of_scipy() -> None:
 def test_maps_are_resized_as_torch_does(shape: tuple[int, int], size: tuple[int, int], seed: int) -> None:
     heatmap = np.random.default_rng(abs(seed)).random(shape).astype(np.float32)
     expected = maps.resize_maps(torch.from_numpy(heatmap)[None], size)[0].numpy()
-    np.testing.assert_allclose(resize_map(heatmap, size), expected, rtol=0, atol=1e-5)  # torch places pixels in fp32
+    # torch places pixels in fp32
+    np.testing.assert_allclose(resize_heatmap(heatmap, size), expected, rtol=0, atol=1e-5)
 
 
 # ---------------------------------------------------------------------------------------------------------- no torch

@@ -1,33 +1,32 @@
 """What an export costs in the metrics, on labelled images."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from procon.deploy.parity import Score
+from procon.deploy.parity import ScorePixels
 from procon.detector import Detector
 from procon.errors import ConfigError, ImageError
 from procon.evaluation.data.datasets import Sample, open_dataset, read_mask
 from procon.evaluation.metrics import evaluate
-from procon.progress import Progress
+from procon.progress import Progress, no_progress
 from procon.vision.images import open_each, to_input
 
-KEYS = ("i_auroc", "i_ap", "p_auroc", "p_ap", "aupro")
+_METRICS = ("i_auroc", "i_ap", "p_auroc", "p_ap", "aupro")
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Metrics of the detector and of its export on the same test images."""
+class MetricCost:
+    """Metrics of the detector and of its export on the same test images: fractions, NaN where undefined."""
 
     images: int
     original: dict[str, float]
-    """Fractions by name; NaN where a metric is undefined."""
     exported: dict[str, float]
-    verdicts: int | None
-    """How many images change sides of the threshold; None without one."""
+    verdicts: int | None  # images whose verdict changes; None without a threshold
 
     def table(self) -> str:
         """For people."""
@@ -41,16 +40,11 @@ class Cost:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: None where a metric is undefined."""
-
-        def known(values: dict[str, float]) -> dict[str, float | None]:
-            return {key: None if np.isnan(value) else value for key, value in values.items()}
-
-        return {
-            "images": self.images,
-            "original": known(self.original),
-            "exported": known(self.exported),
-            "verdicts": self.verdicts,
+        metrics = {
+            name: {key: None if np.isnan(value) else value for key, value in getattr(self, name).items()}
+            for name in ("original", "exported")
         }
+        return {"images": self.images, **metrics, "verdicts": self.verdicts}
 
 
 def labelled_samples(folder: Path) -> tuple[Sample, ...]:
@@ -65,36 +59,31 @@ def labelled_samples(folder: Path) -> tuple[Sample, ...]:
 
 
 def measure_cost(
-    detector: Detector, exported: Score, samples: Sequence[Sample], progress: Progress | None = None
-) -> Cost:
+    detector: Detector, exported: ScorePixels, samples: Sequence[Sample], on_progress: Progress | None = None
+) -> MetricCost:
     """Score ``samples`` with both models and evaluate both."""
-    import torch
-
-    config, known = detector.config, detector.calibration
-    scores: list[tuple[float, float]] = []
-    maps: list[tuple[Any, Any]] = []
-    masks = []
+    config, calibration, on_progress = detector.config, detector.calibration, on_progress or no_progress
+    scores = np.zeros((2, len(samples)))
+    maps: tuple[list[Any], list[Any]] = [], []
     for index, picture in enumerate(open_each([sample.path for sample in samples])):
         if isinstance(picture, ImageError):
             raise picture
         pixels = to_input(picture, config.input_size, config.resize)[None]
-        here, here_map, _ = detector.scorer.measure_pixels(torch.from_numpy(pixels))
-        there, there_map = exported(pixels)
-        scores.append((float(here[0]), float(there[0])))
-        maps.append((here_map[0].numpy(), there_map[0]))
-        mask = samples[index].mask
-        masks.append(None if mask is None else read_mask(mask, config.input_size))
-        if progress is not None:
-            progress("evaluating", index + 1, len(samples))
+        score, heatmap, _ = detector.scorer.measure_pixels(torch.from_numpy(pixels))
+        for side, outputs in enumerate(((score.numpy(), heatmap.numpy()), exported(pixels))):
+            scores[side, index] = outputs[0][0]
+            maps[side].append(outputs[1][0])
+        on_progress("evaluating", index + 1, len(samples))
     labels = [sample.defective for sample in samples]
+    masks = [None if sample.mask is None else read_mask(sample.mask, config.input_size) for sample in samples]
     # With a crop, masks of the whole image do not lie on the map; a defect without a mask has no pixels to count.
     pixelwise = config.resize is None and all(m is not None or not bad for m, bad in zip(masks, labels, strict=True))
-    results = []
-    for side in (0, 1):
-        own = [pair[side] for pair in maps] if pixelwise else None
-        found = evaluate([pair[side] for pair in scores], labels, own, masks if pixelwise else None)
-        results.append({key: float(found[key]) for key in KEYS if key in found})
-    changed = None
-    if known is not None:
-        changed = sum((a > known.threshold) != (b > known.threshold) for a, b in scores)
-    return Cost(len(samples), results[0], results[1], changed)
+    original, changed = (evaluate(scores[side], labels, *((maps[side], masks) if pixelwise else ())) for side in (0, 1))
+    verdicts = None
+    if calibration is not None:
+        verdicts = int(np.logical_xor(*(scores > calibration.threshold)).sum())
+    return MetricCost(len(samples), _select_metrics(original), _select_metrics(changed), verdicts)
+
+
+def _select_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {key: float(metrics[key]) for key in _METRICS if key in metrics}

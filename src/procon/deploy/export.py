@@ -1,4 +1,4 @@
-"""Write a fitted detector as a folder that runs without torch, and prove that it scores the same before it is left."""
+"""Write a fitted detector as a folder that runs without torch, after comparing its scores with the original."""
 
 import importlib.util
 import subprocess
@@ -13,19 +13,18 @@ import numpy as np
 
 from procon.arrays import Floats
 from procon.config import Config, refuse
-from procon.deploy.assemble import build_graph, build_vit, counted_patches, shapes
-from procon.deploy.cost import Cost, measure_cost
+from procon.deploy.assemble import build_graph, build_vit, export_scope, graph_shapes
+from procon.deploy.cost import MetricCost, measure_cost
 from procon.deploy.graph import OPSET, save_onnx
-from procon.deploy.manifest import PRECISIONS, RUNTIMES, Threshold, is_exported, write_manifest
+from procon.deploy.manifest import PRECISIONS, RUNTIMES, ExportedCalibration, is_exported, write_manifest
 from procon.deploy.parity import (
-    RANGES,
     TOLERANCE,
+    CheckImages,
     Difference,
-    Images,
-    Score,
+    ScorePixels,
     check_images,
-    compare,
-    inputs,
+    compare_models,
+    to_inputs,
     training_pictures,
 )
 from procon.deploy.quantize import Ranges, input_ranges
@@ -38,9 +37,11 @@ from procon.vision.images import MEAN, STD, ImageLike
 
 _PACKAGES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 
-# The settings that the graph follows, or that are over once a memory is made. Any other must have its default: a
-# setting that the graph knows nothing of would be left out of the scores without a word.
-_KNOWN = (
+MAX_RANGE_IMAGES = 16  # training images that the ranges of int8 are taken from
+
+# The settings that the graph follows, or that only matter while a memory is made. Any other must have its default: the
+# graph would ignore it silently.
+_EXPORTED_SETTINGS = (
     *("backbone", "weights", "image_size", "resize", "layers", "projection_dim", "selection_dim", "seed", "banks"),
     *("bank_seed", "coreset", "coreset_ratio", "max_anchors", "compression", "num_neighbors", "readout", "tau"),
     *("tau_patches", "layer_fusion", "normalization", "score_relative_to", "map_offset", "top_ratio", "blur_sigma"),
@@ -54,16 +55,10 @@ class Exported:
 
     folder: Path
     difference: Difference
-    tolerance: tuple[float, ...]
-    """Largest difference of scores and of maps that was allowed, as shares of the median score."""
-    bytes: int
-    """Size of the model on disk."""
-    memory_bytes: int | None
-    """Peak resident memory of a process that scores one image; None where it was not measured."""
-    cost: Cost | None
-    """Metrics of both models, where labelled images were given."""
-    entries: Mapping[str, Any]
-    """The manifest, without the checksums."""
+    bytes: int  # size of the model on disk
+    memory_bytes: int | None  # peak resident memory of a process that scores one image; None if not measured
+    cost: MetricCost | None  # metrics of both models, if labelled images were given
+    entries: Mapping[str, Any]  # the manifest, without the checksums
 
 
 def check_exportable(detector: Detector, runtime: str, precision: str) -> None:
@@ -81,12 +76,12 @@ def check_exportable(detector: Detector, runtime: str, precision: str) -> None:
         raise NotFittedError("this detector has no memory yet; call fit(images) or Detector.load(path) first")
     config = detector.config
     refuse(config, "export")
-    for name in (field.name for field in fields(config) if field.name not in _KNOWN):
-        value, usual = getattr(config, name), getattr(Config(), name)
-        if value != usual:
+    for name in (field.name for field in fields(config) if field.name not in _EXPORTED_SETTINGS):
+        value, default = getattr(config, name), getattr(Config(), name)
+        if value != default:
             raise ConfigError(
                 f"a model with {name}={value!r} cannot be exported: an exported model does not compute it; fit with "
-                f"{name}={usual!r}, or serve the .procon file"
+                f"{name}={default!r}, or serve the .procon file"
             )
     if detector.device.type != "cpu":
         raise ConfigError(f"the detector must be on the CPU to be compared with its export, got {detector.device}")
@@ -115,9 +110,12 @@ def export(
     """
     folder, say = Path(folder), say or say_nothing
     check_exportable(detector, runtime, precision)
-    _check_target(folder)
+    if folder.is_file():
+        raise ConfigError(f"--output must be a folder, got the file {folder}")
+    if folder.is_dir() and any(folder.iterdir()) and not is_exported(folder):
+        raise ConfigError(f"--output must be a folder that is empty, missing or an earlier export, got {folder}")
     given = zip((tolerance, map_tolerance), TOLERANCE[precision], strict=True)
-    limits = tuple(usual if own is None else own for own, usual in given)
+    limits = tuple(default if limit is None else limit for limit, default in given)
     if not min(limits) > 0:
         raise ConfigError(f"tolerances must be numbers above 0, got {min(limits)!r}")
     chosen = check_images(detector, images)
@@ -126,46 +124,54 @@ def export(
             "int8 needs real images of the part to find its ranges, and the training images are no longer there; "
             "name a folder with --check-images"
         )
-    pixels = inputs(detector, chosen.pictures)
+    pixels = to_inputs(detector, chosen.pictures)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
         work = Path(name) / folder.name
         work.mkdir()
         ranges = None
         if precision == "int8":
-            more = training_pictures(detector, RANGES) if images is None else []
-            known = np.concatenate([pixels, inputs(detector, more)]) if more else pixels
-            say(f"finding the ranges of the backbone on {len(known)} images")
-            ranges = input_ranges(build_vit(detector), runtime, known)
+            more = training_pictures(detector, MAX_RANGE_IMAGES) if images is None else []
+            range_pixels = np.concatenate([pixels, to_inputs(detector, more)]) if more else pixels
+            say(f"finding the ranges of the backbone on {len(range_pixels)} images")
+            ranges = input_ranges(build_vit(detector), runtime, range_pixels)
         say(f"writing the {precision} model for {runtime}")
         files, constants = _write_model(detector, work, runtime, precision, ranges)
         say(f"comparing both models on {chosen.origin}")
-        score = _scorer(work / files[0], runtime)
-        difference = compare(detector, score, pixels)
+        score_pixels = _open_scorer(work / files[0], runtime)
+        difference = compare_models(detector, score_pixels, pixels)
         _refuse_difference(difference, limits, folder, precision)
-        entries = _entries(detector, runtime, precision, chosen, difference, limits)
+        cost = None if samples is None else measure_cost(detector, score_pixels, samples, progress)
         size = sum((work / file).stat().st_size for file in files)
-        entries |= {"model": files[0], "size": {"disk_bytes": size, "constants_bytes": constants}}
-        cost = None if samples is None else measure_cost(detector, score, samples, progress)
-        if cost is not None:
-            entries["cost"] = cost.to_dict()
+        entries = {
+            "runtime": runtime,
+            "precision": precision,
+            **_describe_model(detector),
+            **_describe_check(chosen, difference, limits),
+            "model": files[0],
+            "size": {"disk_bytes": size, "constants_bytes": constants},
+            **({} if cost is None else {"cost": cost.to_dict()}),
+        }
         write_manifest(work, entries, files)
-        memory = resident_peak(work) if measure_memory else None
+        memory = _resident_peak(work) if measure_memory else None
         if memory is not None:
             entries["size"]["peak_memory_bytes"] = memory
             write_manifest(work, entries, files)
-        _put(work, folder)
-    return Exported(folder, difference, limits, size, memory, cost, entries)
+        if folder.is_dir():
+            folder.rename(work.parent / "old")
+        work.chmod(0o755)
+        work.rename(folder)
+    return Exported(folder, difference, size, memory, cost, entries)
 
 
-def _scorer(model: Path, runtime: str) -> Score:
+def _open_scorer(model: Path, runtime: str) -> ScorePixels:
     session = open_session(model, runtime)
 
-    def score(pixels: Floats) -> tuple[Floats, Floats]:
-        found = session(pixels)
-        return found["score"], found["map"]
+    def score_pixels(pixels: Floats) -> tuple[Floats, Floats]:
+        outputs = session(pixels)
+        return outputs["score"], outputs["map"]
 
-    return score
+    return score_pixels
 
 
 def _write_model(
@@ -173,7 +179,7 @@ def _write_model(
 ) -> tuple[list[str], int]:
     """Write the model files; gives their names, the one to open first, and the bytes of the constants in them."""
     graph = build_graph(detector, ranges=ranges, half=precision == "fp16" and runtime == "onnx")
-    model = graph.model(*shapes(detector.config))
+    model = graph.model(*graph_shapes(detector.config))
     files = save_onnx(model, work, graph.constant_bytes)
     if runtime == "onnx":
         return files, graph.constant_bytes
@@ -187,88 +193,60 @@ def _write_model(
     return ["model.xml", "model.bin"], graph.constant_bytes
 
 
-def _refuse_difference(found: Difference, limits: tuple[float, ...], folder: Path, precision: str) -> None:
-    if not (found.score_share <= limits[0] and found.map_share <= limits[1]):  # NaN is refused too
+def _refuse_difference(difference: Difference, limits: tuple[float, ...], folder: Path, precision: str) -> None:
+    shares = difference.score_share, difference.map_share
+    if not (shares[0] <= limits[0] and shares[1] <= limits[1]):  # NaN is refused too
         remedy = "try fp32" if precision != "fp32" else "report it, with the model"
         raise ModelFileError(
-            f"{folder}: was not written: on {found.images} images the {precision} model differs from the original by "
-            f"up to {found.score_share:.2%} of the median score in a score ({limits[0]:.2%} allowed) and "
-            f"{found.map_share:.2%} in a map ({limits[1]:.2%} allowed); {remedy}, or allow more with --tolerance and "
-            "--map-tolerance"
+            f"{folder}: was not written: on {difference.images} images the {precision} model differs from the original "
+            f"by up to {shares[0]:.2%} of the median score in a score ({limits[0]:.2%} allowed) and {shares[1]:.2%} in "
+            f"a map ({limits[1]:.2%} allowed); {remedy}, or allow more with --tolerance and --map-tolerance"
         )
 
 
-def _entries(
-    detector: Detector, runtime: str, precision: str, images: Images, difference: Difference, limits: tuple[float, ...]
-) -> dict[str, Any]:
-
-    config, known, memory = detector.config, detector.calibration, detector.memory
-    assert memory is not None
-    takes, gives = shapes(config)
-    counted = counted_patches(detector)
-    facts = detector.describe()[:3]
-    stored = None
-    if known is not None:
-        stored = Threshold(
-            known.threshold,
-            known.pixel_threshold,
-            known.typical,
-            known.scores,
-            known.medians,
-            known.kind,
-            known.promised_rate,
-            tuple(known.describe()),
-        ).to_dict()
-    resize = config.input_size if config.resize is None else (config.resize, config.resize)
+def _describe_model(detector: Detector) -> dict[str, Any]:
+    """The entries of the manifest that say how the model is called and where it comes from."""
+    config, calibration, memory = detector.config, detector.calibration, detector.model.memory
+    inputs, outputs = graph_shapes(config)
+    scope, threshold, whole = export_scope(detector), None, None
+    if calibration is not None:
+        names = [field.name for field in fields(ExportedCalibration) if field.name != "sentences"]
+        threshold = {name: getattr(calibration, name) for name in names} | {"sentences": calibration.describe()}
+        whole = {**calibration.to_dict(), "images": []}  # held-out images are files of another machine
     return {
-        "runtime": runtime,
-        "precision": precision,
         "opset": OPSET,
         "input": {
             "name": INPUT,
-            "shape": takes[INPUT],
+            "shape": inputs[INPUT],
             "type": "float32",
             "color": "RGB",
-            "resize": list(resize),
+            "resize": [config.resize] * 2 if config.resize else list(config.input_size),
             "filter": "bilinear, antialiased (Pillow BILINEAR)",
             "crop": list(config.input_size),
             "scale": 1 / 255,
             "mean": [round(float(value), 6) for value in MEAN],
             "std": [round(float(value), 6) for value in STD],
         },
-        "outputs": {name: {"shape": shape, "type": "float32"} for name, shape in gives.items()},
-        # With a region of interest, the patches in it: the others count for nothing.
-        "counted": None if counted is None else counted.rows.tolist(),
-        "threshold": stored,
-        # All of it but the list of held-out images, which are files of another machine.
-        "calibration": None if known is None else {**known.to_dict(), "images": []},
+        "outputs": {name: {"shape": shape, "type": "float32"} for name, shape in outputs.items()},
+        "counted": None if scope is None else scope.rows.tolist(),  # the patches inside the region of interest
+        "threshold": threshold,
+        "calibration": whole,
         "memory": {"images": len(memory.images), "anchors_per_bank": int(memory.layers[0].banks.shape[1])},
         "config": config.to_dict(),
         "backbone": detector.reader.extractor.backbone.identity(),
-        "facts": facts,
+        "facts": detector.describe()[:3],
+    }
+
+
+def _describe_check(images: CheckImages, difference: Difference, limits: tuple[float, ...]) -> dict[str, Any]:
+    return {
         "check": {
             "images": images.origin,
             "tolerance": {"score": limits[0], "map": limits[1]},
             "tolerance_is": "share of the median score of the images",
             "difference": difference.to_dict(),
-        },
+        }
     }
-
-
-def _check_target(folder: Path) -> None:
-    if folder.is_file():
-        raise ConfigError(f"--output must be a folder, got the file {folder}")
-    if folder.is_dir() and any(folder.iterdir()) and not is_exported(folder):
-        raise ConfigError(f"--output must be a folder that is empty, missing or an earlier export, got {folder}")
-
-
-def _put(work: Path, folder: Path) -> None:
-    """Move the finished folder into place; an earlier export there is replaced as a whole."""
-    if folder.is_dir():
-        old = work.parent / "old"
-        folder.rename(old)
-    work.chmod(0o755)
-    work.rename(folder)
 
 
 # Not getrusage: its peak includes that of the process which started this one.
@@ -282,7 +260,7 @@ print(1024 * int(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read(
 """
 
 
-def resident_peak(folder: Path) -> int | None:
+def _resident_peak(folder: Path) -> int | None:
     """Peak memory in bytes of a process that loads the model and scores one image; None where there is no /proc."""
     done = subprocess.run([sys.executable, "-c", _PROBE, str(folder)], capture_output=True, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 else None

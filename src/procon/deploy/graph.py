@@ -22,11 +22,9 @@ class Graph:
     """
 
     def __init__(self, *, ranges: Mapping[str, tuple[float, float]] | None = None, half: bool = False) -> None:
-        self.linear_inputs: dict[str, str] = {}
-        """The tensor that each linear layer reads."""
+        self.linear_inputs: dict[str, str] = {}  # the tensor that each linear layer reads
+        self.integers = bool(ranges)  # whether products may be computed with 8-bit integers
         self._ranges = dict(ranges or {})
-        self.integers = bool(ranges)
-        """Whether products may be computed with 8-bit integers."""
         self._half = half
         self._nodes: list[Any] = []
         self._constants: dict[str, Array] = {}
@@ -48,7 +46,7 @@ class Graph:
     def constant(self, value: Array | Sequence[int] | float, name: str = "") -> str:
         """A constant tensor: int64 from integers, float32 from a number; equal small ones are stored once."""
         array = np.asarray(value)
-        if array.dtype.kind == "f" and array.dtype != np.float32:
+        if array.dtype == np.float64:
             array = array.astype(np.float32)
         key = f"{array.dtype}{array.shape}{array.tobytes()!r}" if array.size <= 16 else ""
         if key and key in self._stored:
@@ -64,7 +62,7 @@ class Graph:
 
     def reshape(self, tensor: str, shape: Sequence[int]) -> str:
         """At most one -1; 0 keeps a dimension."""
-        return self.op("Reshape", tensor, self.constant(np.array(shape, np.int64)))
+        return self.op("Reshape", tensor, self.constant(shape))
 
     def linear(self, tensor: str, weight: Array, bias: Array, name: str) -> str:
         """[R, C] times ``weight`` [C, D] plus ``bias`` [D]."""
@@ -100,26 +98,25 @@ class Graph:
     def median(self, tensor: str, count: int) -> str:
         """The true median over the last axis, which has ``count`` values: [..., count] -> [..., 1]."""
         half = count // 2 + 1
-        smallest, _ = self.ops(
-            "TopK", 2, tensor, self.constant(np.array([half], np.int64)), axis=-1, largest=0, sorted=1
-        )
+        smallest, _ = self.ops("TopK", 2, tensor, self.constant([half]), axis=-1, largest=0, sorted=1)
         middle = self.slice(smallest, half - (2 - count % 2), half)
         return self.op("ReduceMean", middle, axes=[-1], keepdims=1)
 
     def slice(self, tensor: str, start: int, stop: int, axis: int = -1) -> str:
         """``tensor[..., start:stop]`` along ``axis``."""
-        bounds = [self.constant(np.array([number], np.int64)) for number in (start, stop, axis)]
+        bounds = [self.constant([number]) for number in (start, stop, axis)]
         return self.op("Slice", tensor, *bounds)
 
     def model(self, inputs: Mapping[str, Sequence[int | str]], outputs: Mapping[str, Sequence[int | str]]) -> Any:
         """The ONNX model; shapes name their dynamic dimensions."""
         from onnx import TensorProto, helper, numpy_helper
 
-        def described(tensors: Mapping[str, Sequence[int | str]]) -> list[Any]:
-            return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in tensors.items()]
-
+        sides = [
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in tensors.items()]
+            for tensors in (inputs, outputs)
+        ]
         constants = [numpy_helper.from_array(array, name) for name, array in self._constants.items()]
-        graph = helper.make_graph(self._nodes, "procon", described(inputs), described(outputs), constants)
+        graph = helper.make_graph(self._nodes, "procon", *sides, constants)
         opset = [helper.make_opsetid("", OPSET)]
         return helper.make_model(graph, opset_imports=opset, ir_version=_IR, producer_name="procon")
 
@@ -130,13 +127,9 @@ class Graph:
 
 
 def save_onnx(model: Any, work: Path, size: int) -> list[str]:
-    """Write ``model.onnx``, with the weights beside it where one file cannot hold them; gives the names."""
+    """Write ``model.onnx``, and the weights to ``model.data`` where one file cannot hold them; gives the names."""
     import onnx
 
-    if size < PROTOBUF_LIMIT:
-        onnx.save_model(model, str(work / "model.onnx"))
-        return ["model.onnx"]
-    onnx.save_model(
-        model, str(work / "model.onnx"), save_as_external_data=True, all_tensors_to_one_file=True, location="model.data"
-    )
-    return ["model.onnx", "model.data"]
+    file, split = str(work / "model.onnx"), size >= PROTOBUF_LIMIT
+    onnx.save_model(model, file, save_as_external_data=split, location="model.data")
+    return ["model.onnx", "model.data"] if split else ["model.onnx"]

@@ -1,10 +1,11 @@
-"""Whether an exported model says what the detector says: both score the same images."""
+"""Whether an exported model scores as the detector does: both score the same images."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from procon.arrays import Floats
 from procon.demo.parts import KINDS, render_part
@@ -12,26 +13,22 @@ from procon.detector import Detector
 from procon.errors import ImageError
 from procon.vision.images import ImageLike, Picture, open_each, open_image, to_input
 
-Score = Callable[[Floats], tuple[Floats, Floats]]
+ScorePixels = Callable[[Floats], tuple[Floats, Floats]]
 """Preprocessed images [N, 3, H, W] to image scores [N] and maps [N, H, W]."""
 
-MOST = 4  # training images that are compared unless a folder is given
-RANGES = 16  # training images that the ranges of int8 are taken from
+MAX_CHECK_IMAGES = 4  # training images that are compared unless a folder is given
 
 # Largest difference of a score and of a map pixel, as shares of the median score of the images.
 # Scores of fp32 agree to six digits; in its maps a patch here and there takes another of two neighbours equally far.
 TOLERANCE = {"fp32": (0.001, 0.01), "fp16": (0.01, 0.05), "int8": (0.05, 0.4)}
 
 
-@dataclass(frozen=True)
-class Images:
-    """What both models look at."""
+class CheckImages(NamedTuple):
+    """The images that both models score."""
 
     pictures: tuple[Picture, ...]
-    origin: str
-    """Where they come from, in words."""
-    real: bool
-    """Whether they are photographs of the parts, not rendered."""
+    origin: str  # where they come from, in words
+    real: bool  # photographs of the parts, not rendered
 
 
 @dataclass(frozen=True)
@@ -39,16 +36,11 @@ class Difference:
     """How far two models are apart on the same images."""
 
     images: int
-    score: float
-    """Largest difference of an image score."""
-    map: float
-    """Largest difference of a pixel of the maps, at the size of the backbone's input."""
-    score_shift: float
-    """Mean of score exported minus score original: what the threshold does not know of."""
-    scale: float
-    """Median score of the images: what differences are compared with."""
-    verdicts: int | None
-    """How many images change sides of the threshold; None without one."""
+    score: float  # largest difference of an image score
+    map: float  # largest difference of a pixel of the maps, at the size of the backbone's input
+    score_shift: float  # mean of exported minus original score, which the threshold does not follow
+    scale: float  # median score of the images: what differences are compared with
+    verdicts: int | None  # images whose verdict changes; None without a threshold
 
     @property
     def score_share(self) -> float:
@@ -65,8 +57,8 @@ class Difference:
         return {**asdict(self), "score_share": self.score_share, "map_share": self.map_share}
 
 
-def check_images(detector: Detector, given: Sequence[ImageLike] | None) -> Images:
-    """The images ``given``; else training images that are still there; else rendered parts.
+def check_images(detector: Detector, given: Sequence[ImageLike] | None) -> CheckImages:
+    """The images ``given``; else training images that can still be read; else rendered parts.
 
     Training images score low, so each is also shown with a square of it turned negative.
     """
@@ -78,28 +70,28 @@ def check_images(detector: Detector, given: Sequence[ImageLike] | None) -> Image
             pictures.append(picture)
         if not pictures:
             raise ImageError("at least one image is needed to compare the models, got none")
-        return Images(tuple(pictures), f"{len(pictures)} given images", True)
-    found = training_pictures(detector, MOST)
-    if found:
-        origin = f"{len(found)} training images, and the same with a square turned negative"
-        return Images((*found, *map(disturbed, found)), origin, True)
-    rendered = [render_part(kind, 0, 224).image for kind in KINDS]
-    origin = f"{len(rendered)} rendered parts, because the training images are no longer there"
-    return Images(tuple(open_image(pixels) for pixels in rendered), origin, False)
+        return CheckImages(tuple(pictures), f"{len(pictures)} given images", True)
+    pictures = training_pictures(detector, MAX_CHECK_IMAGES)
+    if pictures:
+        origin = f"{len(pictures)} training images, and the same with a square turned negative"
+        return CheckImages((*pictures, *map(with_defect, pictures)), origin, True)
+    rendered = tuple(open_image(render_part(kind, 0, 224).image) for kind in KINDS)
+    return CheckImages(
+        rendered, f"{len(rendered)} rendered parts, because the training images are no longer there", False
+    )
 
 
 def training_pictures(detector: Detector, most: int) -> list[Picture]:
-    """Training images that are still there: up to ``most``, spread over all of them."""
-    assert detector.memory is not None
-    images = detector.memory.images
+    """Training images that can still be read: up to ``most``, spread over all of them."""
+    images = detector.model.memory.images
     chosen = [images[round(place)] for place in np.linspace(0, len(images) - 1, min(most, len(images)))]
-    places = detector.sources.find(chosen)
-    pictures = open_each(place for place in places if not isinstance(place, ImageError))
+    sources = detector.sources.find(chosen)
+    pictures = open_each(source for source in sources if not isinstance(source, ImageError))
     return [picture for picture in pictures if isinstance(picture, Picture)]
 
 
-def disturbed(picture: Picture) -> Picture:
-    """The picture with the middle of its upper left quarter turned negative: a defect no one can miss."""
+def with_defect(picture: Picture) -> Picture:
+    """The picture with the middle of its upper left quarter turned negative: an obvious defect."""
     height, width = picture.size
     pixels = picture.pixels.copy()
     area = (slice(height // 4, height * 3 // 8), slice(width // 4, width * 3 // 8))
@@ -107,37 +99,33 @@ def disturbed(picture: Picture) -> Picture:
     return Picture(pixels, picture.source)
 
 
-def inputs(detector: Detector, pictures: Sequence[Picture]) -> Floats:
+def to_inputs(detector: Detector, pictures: Sequence[Picture]) -> Floats:
     """Pictures as the backbone sees them: [N, 3, H, W]."""
     config = detector.config
     return np.stack([to_input(picture, config.input_size, config.resize) for picture in pictures])
 
 
-def compare(detector: Detector, exported: Score, pixels: Floats) -> Difference:
-    """Score ``pixels`` with both; one image at a time, and once all together, which must not matter."""
-    import torch
-
-    reference = [detector.scorer.measure_pixels(torch.from_numpy(image[None]))[:2] for image in pixels]
-    scores = np.array([float(score) for score, _ in reference])
-    found = [exported(image[None]) for image in pixels]
-    exported_scores = np.array([float(score[0]) for score, _ in found])
-    map_difference = max(
-        float(np.abs(there[0] - here[0].numpy()).max()) for (_, here), (_, there) in zip(reference, found, strict=True)
+def compare_models(detector: Detector, exported: ScorePixels, pixels: Floats) -> Difference:
+    """Score ``pixels`` with both: one image at a time, and the first two together, which must not matter."""
+    originals = [detector.scorer.measure_pixels(torch.from_numpy(image[None])) for image in pixels]
+    scores = np.array([float(score) for score, *_ in originals])
+    maps = [heatmap[0].numpy() for _, heatmap, _ in originals]
+    singles = [exported(image[None]) for image in pixels]
+    exported_scores = np.array([float(score[0]) for score, _ in singles])
+    batch_scores, batch_maps = exported(pixels[:2])
+    score_difference = max(
+        np.abs(exported_scores - scores).max(), np.abs(batch_scores - scores[: len(batch_scores)]).max()
     )
-    together = pixels[:2]
-    batch_scores, batch_maps = exported(together)
-    score_difference = float(np.abs(exported_scores - scores).max())
-    for index in range(len(together)):
-        score_difference = max(score_difference, abs(float(batch_scores[index]) - scores[index]))
-        batched = float(np.abs(batch_maps[index] - reference[index][1][0].numpy()).max())
-        map_difference = max(map_difference, batched)
-    known = detector.calibration
-    changed = None if known is None else int(((scores > known.threshold) != (exported_scores > known.threshold)).sum())
+    exported_maps = [heatmap[0] for _, heatmap in singles]
+    pairs = [*zip(exported_maps, maps, strict=True), *zip(batch_maps, maps, strict=False)]
+    calibration, verdicts = detector.calibration, None
+    if calibration is not None:
+        verdicts = int(((scores > calibration.threshold) != (exported_scores > calibration.threshold)).sum())
     return Difference(
         len(pixels),
-        score_difference,
-        map_difference,
+        float(score_difference),
+        max(float(np.abs(there - here).max()) for there, here in pairs),
         float((exported_scores - scores).mean()),
         float(np.median(scores)),
-        changed,
+        verdicts,
     )

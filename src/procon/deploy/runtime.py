@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from procon.arrays import Floats
 from procon.config import Config
-from procon.deploy.manifest import Threshold, is_exported, read_manifest
-from procon.deploy.sessions import Session, open_session
+from procon.deploy.interpolation import resize_heatmap
+from procon.deploy.manifest import ExportedCalibration, is_exported, read_manifest
+from procon.deploy.sessions import open_session
 from procon.errors import ImageError, ModelFileError
 from procon.model.verdict import Measurement, Predictor, predict_each, predict_images
 from procon.prediction import Prediction
@@ -37,9 +37,7 @@ class Runtime:
         ``gpu`` for openvino). ``threads`` limits the cores; None takes all.
         """
         self.manifest = read_manifest(Path(folder))
-        self._session: Session = open_session(
-            self.manifest.model, self.manifest.runtime, device=device, threads=threads
-        )
+        self._session = open_session(self.manifest.model, self.manifest.runtime, device=device, threads=threads)
 
     @property
     def config(self) -> Config:
@@ -47,7 +45,7 @@ class Runtime:
         return self.manifest.config
 
     @property
-    def calibration(self) -> Threshold | None:
+    def calibration(self) -> ExportedCalibration | None:
         """The threshold that was exported with the model."""
         return self.manifest.calibration
 
@@ -77,7 +75,7 @@ class Runtime:
 
     def measure(self, inputs: Sequence[Any], size: tuple[int, int] | None = None) -> list[Measurement]:
         """Measure prepared images [3, H, W]; their ``size`` does not matter, as padded models are not exported."""
-        scores, maps, medians = self.measure_pixels(np.stack([np.asarray(pixels) for pixels in inputs]))
+        scores, maps, medians = self.measure_pixels(np.stack(inputs))
         return [Measurement(float(s), m, float(d)) for s, m, d in zip(scores, maps, medians, strict=True)]
 
     def measure_pixels(self, pixels: Floats) -> tuple[Floats, Floats, Floats]:
@@ -88,26 +86,8 @@ class Runtime:
         return outputs["score"], outputs["map"], np.asarray(medians, np.float32)
 
     def resize_map(self, input_map: Floats, size: tuple[int, int]) -> Floats:
-        """A map [h, w] at (height, width); see :func:`resize_map`."""
-        return resize_map(input_map, size)
-
-
-def resize_map(heatmap: Floats, size: tuple[int, int]) -> Floats:
-    """Bilinear, pixel centres aligned, not antialiased: [h, w] -> [height, width]."""
-    if heatmap.shape == size:
-        return heatmap
-    (top, bottom, down), (left, right, along) = (
-        _places(cells, n) for cells, n in zip(heatmap.shape, size, strict=True)
-    )
-    wide = heatmap[:, left] * (1 - along) + heatmap[:, right] * along
-    return np.asarray(wide[top] * (1 - down)[:, None] + wide[bottom] * down[:, None], np.float32)
-
-
-def _places(cells: int, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
-    """For each of ``size`` pixels the two of ``cells`` it lies between and how far it is towards the second."""
-    at = np.clip((np.arange(size) + 0.5) * (cells / size) - 0.5, 0, None)
-    low = np.minimum(at.astype(np.intp), cells - 1)
-    return low, np.minimum(low + 1, cells - 1), (at - low).astype(np.float32)
+        """A map [h, w] at (height, width): bilinear, pixel centres aligned."""
+        return resize_heatmap(input_map, size)
 
 
 def load_any(
@@ -115,20 +95,20 @@ def load_any(
 ) -> Predictor:
     """A ``.procon`` file (needs torch) or an exported folder (does not), ready to predict.
 
-    ``weights`` says where the backbone of a ``.procon`` file is; an exported folder carries its own.
+    ``weights`` says where the backbone of a ``.procon`` file is; an exported folder contains its own.
     """
-    place = Path(path)
-    if not place.is_dir():
-        try:
-            from procon.detector import Detector
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] not in ("torch", "transformers", "safetensors"):
-                raise
-            raise ModelFileError(
-                f"{place}: a .procon file needs {error.name}, which is not installed here; where torch is, make a "
-                f"folder that does without: procon export {place.name} --to onnx -o {place.stem}"
-            ) from None
-        return Detector.load(place, weights=weights, device=device)
-    if weights is not None and is_exported(place):
-        raise ModelFileError(f"{place}: an exported model carries its backbone; leave out the weights")
-    return Runtime(place, device=device, threads=threads)
+    path = Path(path)
+    if path.is_dir():
+        if weights is not None and is_exported(path):
+            raise ModelFileError(f"{path}: an exported model carries its backbone; leave out the weights")
+        return Runtime(path, device=device, threads=threads)
+    try:
+        from procon.detector import Detector
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("torch", "transformers", "safetensors"):
+            raise
+        raise ModelFileError(
+            f"{path}: a .procon file needs {error.name}, which is not installed here; where torch is, make a "
+            f"folder that does without: procon export {path.name} --to onnx -o {path.stem}"
+        ) from None
+    return Detector.load(path, weights=weights, device=device)

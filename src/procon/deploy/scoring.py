@@ -1,20 +1,21 @@
 """Banks, consensus, map and image score as an ONNX graph: tokens in, what a prediction is made of out.
 
 The anchors of a layer are stored once. They are sorted by the set of banks that hold them, so that a bank is a few
-runs of columns of one product; where there are too many such sets, a mask per bank stands in.
+runs of columns of one product; with too many such sets, a mask per bank is used instead.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from procon.arrays import Floats
+from procon.arrays import Bools, Floats
 from procon.config import Config
 from procon.deploy.graph import Graph
+from procon.deploy.interpolation import spread_matrix
 
 SPARE = 1  # candidates beyond k, of which the k nearest are taken
 SPARE_INT8 = 3  # the same where the search is done in 8-bit integers
@@ -25,30 +26,20 @@ MOST_RUNS = 64  # sets of banks that are cut apart; five banks have at most 31
 class ExportedLayer:
     """The memory of one layer, or of several joined."""
 
-    anchors: Floats
-    """[U, D]."""
-    members: NDArray[np.bool_]
-    """[B, U]: which bank holds which anchor."""
-    projection: Floats | None
-    """[C, D], or None where tokens keep their dimensions."""
-    sources: tuple[int, ...]
-    """Which of the backbone's outputs it reads."""
-    scale: tuple[float, float]
-    """Mean and deviation on good images."""
-    levels: Floats | None = None
-    """[B, U]: what the anchors leave on good patches, where the image score is relative to that."""
+    anchors: Floats  # [U, D]
+    members: Bools  # [B, U]: which bank holds which anchor
+    projection: Floats | None  # [C, D], or None where tokens keep their dimensions
+    sources: tuple[int, ...]  # the outputs of the backbone that it reads
+    scale: tuple[float, float]  # mean and deviation on good images
+    levels: Floats | None  # [B, U]: residuals of good patches, where the image score is relative to them
 
 
-@dataclass(frozen=True)
-class Counted:
-    """The patches in a region of interest; see ``procon.vision.scope.Scope``."""
+class ExportedScope(NamedTuple):
+    """A region of interest; see :class:`procon.vision.scope.Scope`."""
 
-    rows: NDArray[np.int64]
-    """[K] the patches that count."""
-    nearest: NDArray[np.int64]
-    """[P] which of them is nearest to each."""
-    pixels: NDArray[np.bool_]
-    """[H, W] the pixels that count."""
+    rows: NDArray[np.int64]  # [K] the patches inside
+    nearest: NDArray[np.int64]  # [P] which of them is nearest to each patch
+    pixels: Bools  # [H, W] the pixels inside
 
 
 @dataclass(frozen=True)
@@ -56,119 +47,85 @@ class ScoringPlan:
     """What the scoring graph needs besides the memory."""
 
     config: Config
-    tau_patches: NDArray[np.int64] | None
-    """The patches that set the temperature, where not all do."""
-    quartile: float = 0.0
-    """The lower quartile that the map of every image is shifted to, with ``map_offset="quartile"``."""
-    counted: Counted | None = None
-    """The patches that count, where not all do."""
+    quartile: float  # the lower quartile that every map is shifted to, with ``map_offset="quartile"``
+    scope: ExportedScope | None  # None: all patches count
+    tau_patches: NDArray[np.int64] | None = None  # the patches that set the temperature; None: all
 
     @property
     def patches(self) -> int:
         """Patches per image that count."""
-        return self.config.grid[0] * self.config.grid[1] if self.counted is None else len(self.counted.rows)
+        return self.config.grid[0] * self.config.grid[1] if self.scope is None else len(self.scope.rows)
 
 
 def add_scoring(graph: Graph, tokens: Sequence[str], layers: Sequence[ExportedLayer], plan: ScoringPlan) -> None:
     """From tokens [N * P, C] to the outputs ``score`` [N], ``map`` [N, H, W] and ``patches`` [N, rows, columns]."""
-    config, fusion = plan.config, "mean" if plan.config.layer_fusion == "concat" else plan.config.layer_fusion
+    config = plan.config
     maps: list[str] = []
     relative: list[str] = []
     for index, layer in enumerate(layers):
-        counted = [_those_that_count(graph, tokens[source], plan) for source in layer.sources]
-        features = _embed(graph, counted, layer, index)
-        residuals, divided = _residuals(graph, features, layer, plan, index)
-        for found, parts in ((residuals, maps), (divided, relative)):
-            if found is not None:
-                consensus = graph.reshape(graph.median(found, len(layer.members)), [-1, plan.patches])
+        inside = [_select_patches(graph, tokens[source], plan) for source in layer.sources]
+        features = _embed(graph, inside, layer, index)
+        residuals = _residuals(graph, features, layer, plan, index)
+        for residual, parts in zip(residuals, (maps, relative), strict=True):
+            if residual is not None:
+                consensus = graph.reshape(graph.median(residual, len(layer.members)), [-1, plan.patches])
                 parts.append(_normalized(graph, consensus, layer, plan))
-    patches = _fused(graph, maps, fusion)
+    patches = _fused(graph, maps, config.layer_fusion)
     count = max(1, round(config.top_ratio * plan.patches))
-    judged = _fused(graph, relative, fusion) if relative else patches
-    highest, _ = graph.ops("TopK", 2, judged, graph.constant(np.array([count], np.int64)), axis=-1)
+    ranked = _fused(graph, relative, config.layer_fusion) if relative else patches
+    highest, _ = graph.ops("TopK", 2, ranked, graph.constant([count]), axis=-1)
     graph.op("ReduceMean", highest, name="score", axes=[-1], keepdims=0)
-    shape = graph.constant(np.array([-1, *config.grid], np.int64))
-    grid = graph.op("Reshape", _everywhere(graph, patches, plan), shape, name="patches")
+    shape = graph.constant([-1, *config.grid])
+    grid = graph.op("Reshape", _spread_patches(graph, patches, plan), shape, name="patches")
     if config.map_offset == "quartile":
-        grid = graph.op("Reshape", _everywhere(graph, _shifted(graph, patches, plan), plan), shape)
+        grid = graph.op("Reshape", _spread_patches(graph, _shifted(graph, patches, plan), plan), shape)
     _add_map(graph, grid, plan)
 
 
 def _add_map(graph: Graph, grid: str, plan: ScoringPlan) -> None:
-    """Patch scores [N, rows, columns] to the output ``map`` [N, H, W]; 0 where nothing counts."""
+    """Patch scores [N, rows, columns] to the output ``map`` [N, H, W]; 0 outside the region of interest."""
     config = plan.config
-    height, width = config.input_size
     rows, columns = (
-        spread_matrix(cells, size, config.blur_sigma) for cells, size in zip(config.grid, (height, width), strict=True)
+        spread_matrix(cells, size, config.blur_sigma)
+        for cells, size in zip(config.grid, config.input_size, strict=True)
     )
     tall = graph.op("MatMul", graph.constant(rows, "map/rows"), grid)
     across = graph.constant(np.ascontiguousarray(columns.T), "map/columns")
-    if plan.counted is None:
+    if plan.scope is None:
         graph.op("MatMul", tall, across, name="map")
     else:
-        inside = graph.constant(plan.counted.pixels.astype(np.float32), "map/region")
+        inside = graph.constant(plan.scope.pixels.astype(np.float32), "map/region")
         graph.op("Mul", graph.op("MatMul", tall, across), inside, name="map")
 
 
-def _those_that_count(graph: Graph, tokens: str, plan: ScoringPlan) -> str:
-    """Of tokens [N * P, C] those of patches that count [N * K, C]."""
-    if plan.counted is None:
+def _select_patches(graph: Graph, tokens: str, plan: ScoringPlan) -> str:
+    """Of tokens [N * P, C] those inside the region of interest [N * K, C]."""
+    if plan.scope is None:
         return tokens
     # The width is not known here, so the patches are: every image has as many rows of tokens.
     width = graph.op("Shape", tokens, start=1, end=2)
-    whole = graph.constant(np.array([-1, len(plan.counted.nearest)], np.int64))
+    whole = graph.constant([-1, len(plan.scope.nearest)])
     images = graph.op("Reshape", tokens, graph.op("Concat", whole, width, axis=0))
-    kept = graph.op("Gather", images, graph.constant(plan.counted.rows), axis=1)
-    return graph.op("Reshape", kept, graph.op("Concat", graph.constant(np.array([-1], np.int64)), width, axis=0))
+    selected = graph.op("Gather", images, graph.constant(plan.scope.rows), axis=1)
+    return graph.op("Reshape", selected, graph.op("Concat", graph.constant([-1]), width, axis=0))
 
 
-def _everywhere(graph: Graph, patches: str, plan: ScoringPlan) -> str:
+def _spread_patches(graph: Graph, patches: str, plan: ScoringPlan) -> str:
     """Scores of the patches that count [N, K] to all [N, P]: others repeat their nearest."""
-    if plan.counted is None:
+    if plan.scope is None:
         return patches
-    return graph.op("Gather", patches, graph.constant(plan.counted.nearest), axis=1)
+    return graph.op("Gather", patches, graph.constant(plan.scope.nearest), axis=1)
 
 
 def _shifted(graph: Graph, patches: str, plan: ScoringPlan) -> str:
-    """Patch scores [N, K], those of each image shifted so that their lower quartile is the usual one."""
-    place = (plan.patches - 1) / 4
-    first, last = int(place), min(int(place) + 1, plan.patches - 1)
+    """Patch scores [N, K], those of each image shifted so that their lower quartile is that of good images."""
+    rank = (plan.patches - 1) / 4
+    first, last = int(rank), min(int(rank) + 1, plan.patches - 1)
     lowest, _ = graph.ops("TopK", 2, patches, graph.constant([last + 1]), axis=-1, largest=0, sorted=1)
-    low, high = (graph.slice(lowest, at, at + 1) for at in (first, last))
-    step = graph.op("Mul", graph.op("Sub", high, low), graph.constant(place - first))
+    low, high = (graph.slice(lowest, index, index + 1) for index in (first, last))
+    step = graph.op("Mul", graph.op("Sub", high, low), graph.constant(rank - first))
     offset = graph.op("Sub", graph.constant(plan.quartile), graph.op("Add", low, step))
     return graph.op("Add", patches, offset)
-
-
-def spread_matrix(cells: int, size: int, sigma: float) -> Floats:
-    """[size, cells]: bilinear from ``cells`` to ``size`` pixels, then the blur. Both are linear and separable.
-
-    The same as ``kernels.maps.pixel_map`` along one axis, where edges are reflected as d c b a | a b c d | d c b a.
-    """
-    matrix = interpolation_matrix(cells, size)
-    if sigma == 0:
-        return matrix.astype(np.float32)
-    radius = math.floor(4 * sigma + 0.5)
-    weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
-    weights /= weights.sum()
-    positions = np.arange(-radius, size + radius) % (2 * size)
-    reflected = np.where(positions < size, positions, 2 * size - 1 - positions)
-    padded = matrix[reflected]
-    blurred = np.zeros_like(matrix)
-    for offset, weight in enumerate(weights):
-        blurred += weight * padded[offset : offset + size]
-    return blurred.astype(np.float32)
-
-
-def interpolation_matrix(cells: int, size: int) -> NDArray[np.float64]:
-    """[size, cells]: bilinear with pixel centres aligned."""
-    at = np.clip((np.arange(size) + 0.5) * cells / size - 0.5, 0, None)
-    low = np.minimum(at.astype(int), cells - 1)
-    high = np.minimum(low + 1, cells - 1)
-    matrix = np.zeros((size, cells))
-    matrix[np.arange(size), low] = 1 - (at - low)
-    matrix[np.arange(size), high] += at - low
-    return matrix
 
 
 def _embed(graph: Graph, tokens: list[str], layer: ExportedLayer, index: int) -> str:
@@ -191,14 +148,16 @@ def _residuals(
     """r_{l,b,p}: features [Q, D] to [Q, B]; and the same over the level of the anchors, where that is asked for."""
     config, banks = plan.config, len(layer.members)
     k = 1 if config.readout == "hard" else config.num_neighbors
-    order = _order(layer)
-    anchors, runs = _sorted(layer, order)
+    # The anchors that any bank holds, sorted by the set of banks that hold them.
+    held = np.flatnonzero(layer.members.any(axis=0))
+    order = held[np.lexsort(layer.members[:, held])]
+    anchors, members = np.ascontiguousarray(layer.anchors[order]), layer.members[:, order]
     stored = graph.constant(anchors, f"memory/{index}/anchors")
     # The product proposes a few more than k, as its rounding may swap neighbours that are equally far.
     spare = SPARE_INT8 if graph.integers else SPARE
     count = min(k + spare, int(layer.members.sum(axis=1).min()))
     nearness = _nearness(graph, features, stored, anchors, index)
-    neighbors = _nearest(graph, nearness, runs, count)
+    neighbors = _nearest(graph, nearness, members, count)
     # Distances and residual come from differences: the expanded square would lose what small ones consist of.
     chosen = graph.op("Gather", stored, neighbors, axis=0)
     width = anchors.shape[1]
@@ -223,33 +182,6 @@ def _residuals(
     return residual, graph.op("Div", residual, graph.op("Max", usual, graph.constant(1e-12)))
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Anchors ``start`` to ``stop`` after sorting, all held by the same ``banks``."""
-
-    start: int
-    stop: int
-    banks: tuple[int, ...]
-
-
-def _order(layer: ExportedLayer) -> NDArray[np.int64]:
-    """The anchors that any bank holds, by the set of banks that hold them."""
-    held = np.flatnonzero(layer.members.any(axis=0))
-    return np.asarray(held[np.lexsort(layer.members[:, held])], np.int64)
-
-
-def _sorted(layer: ExportedLayer, order: NDArray[np.int64]) -> tuple[Floats, list[_Run] | NDArray[np.bool_]]:
-    """The anchors in ``order``, and the banks as runs of them or as masks [B, U]."""
-    anchors, members = np.ascontiguousarray(layer.anchors[order]), layer.members[:, order]
-    changes = np.flatnonzero((members[:, 1:] != members[:, :-1]).any(axis=0)) + 1
-    edges = [0, *changes.tolist(), members.shape[1]]
-    if len(edges) - 1 > MOST_RUNS:
-        return anchors, members
-    return anchors, [
-        _Run(start, stop, tuple(np.flatnonzero(members[:, start]).tolist())) for start, stop in pairwise(edges)
-    ]
-
-
 def _nearness(graph: Graph, features: str, stored: str, anchors: Floats, index: int) -> str:
     """z·m - ‖m‖² / 2: features [Q, D] to [Q, U], highest for the nearest anchor.
 
@@ -264,31 +196,32 @@ def _nearness(graph: Graph, features: str, stored: str, anchors: Floats, index: 
     return graph.op("Sub", product, graph.constant(halves))
 
 
-def _nearest(graph: Graph, nearness: str, runs: list[_Run] | NDArray[np.bool_], k: int) -> str:
-    """Rows of the k nearest anchors of every bank: nearness [Q, U] -> [Q, B * k]."""
-    count = graph.constant(np.array([k], np.int64))
-    found = []
-    if isinstance(runs, np.ndarray):
-        for members in runs:
-            hidden = graph.constant(np.where(members, 0, -np.inf).astype(np.float32))
-            found.append(graph.ops("TopK", 2, graph.op("Add", nearness, hidden), count, axis=1)[1])
-        return graph.op("Concat", *found, axis=1)
-    sizes = graph.constant(np.array([run.stop - run.start for run in runs], np.int64))
+def _nearest(graph: Graph, nearness: str, members: Bools, k: int) -> str:
+    """Rows of the k nearest anchors of every bank: nearness [Q, U], members [B, U] -> [Q, B * k]."""
+    count = graph.constant([k])
+    changes = np.flatnonzero((members[:, 1:] != members[:, :-1]).any(axis=0)) + 1
+    runs = list(pairwise([0, *changes.tolist(), members.shape[1]]))  # columns of anchors that the same banks hold
+    rows = []
+    if len(runs) > MOST_RUNS:
+        for bank in members:
+            hidden = graph.constant(np.where(bank, 0, -np.inf).astype(np.float32))
+            rows.append(graph.ops("TopK", 2, graph.op("Add", nearness, hidden), count, axis=1)[1])
+        return graph.op("Concat", *rows, axis=1)
+    sizes = graph.constant([stop - start for start, stop in runs])
     pieces = [nearness] if len(runs) == 1 else graph.ops("Split", len(runs), nearness, sizes, axis=1)
     best = []
-    for run, piece in zip(runs, pieces, strict=True):
-        size = graph.constant(np.array([min(k, run.stop - run.start)], np.int64))
-        value, place = graph.ops("TopK", 2, piece, size, axis=1)
-        best.append((value, graph.op("Add", place, graph.constant(np.array(run.start, np.int64)))))
-    for bank in range(1 + max(bank for run in runs for bank in run.banks)):
-        own = [pair for run, pair in zip(runs, best, strict=True) if bank in run.banks]
-        values, places = ([pair[side] for pair in own] for side in (0, 1))
+    for (start, stop), piece in zip(runs, pieces, strict=True):
+        value, place = graph.ops("TopK", 2, piece, graph.constant([min(k, stop - start)]), axis=1)
+        best.append((value, graph.op("Add", place, graph.constant(start))))
+    for bank in members:
+        own = [pair for (start, _), pair in zip(runs, best, strict=True) if bank[start]]
+        values, places = zip(*own, strict=True)
         if len(own) == 1:
-            found += places
+            rows += places
             continue
         _, position = graph.ops("TopK", 2, graph.op("Concat", *values, axis=1), count, axis=1)
-        found.append(graph.op("GatherElements", graph.op("Concat", *places, axis=1), position, axis=1))
-    return found[0] if len(found) == 1 else graph.op("Concat", *found, axis=1)
+        rows.append(graph.op("GatherElements", graph.op("Concat", *places, axis=1), position, axis=1))
+    return rows[0] if len(rows) == 1 else graph.op("Concat", *rows, axis=1)
 
 
 def _weights(graph: Graph, distances: str, plan: ScoringPlan, banks: int, count: int) -> str:
@@ -307,10 +240,8 @@ def _weights(graph: Graph, distances: str, plan: ScoringPlan, banks: int, count:
     else:
         images, rows = graph.reshape(nearest, [-1, patches, banks, k]), patches
         if plan.tau_patches is not None:
-            images, rows = (
-                graph.op("Gather", images, graph.constant(plan.tau_patches), axis=1),
-                len(plan.tau_patches),
-            )
+            images = graph.op("Gather", images, graph.constant(plan.tau_patches), axis=1)
+            rows = len(plan.tau_patches)
         pooled = graph.reshape(graph.op("Transpose", images, perm=[0, 2, 1, 3]), [-1, banks, rows * k])
         tau = graph.op("Max", graph.median(pooled, rows * k), graph.constant(float(np.finfo(np.float32).tiny)))
         per_image = graph.reshape(logits, [-1, patches, banks, count])
@@ -340,6 +271,8 @@ def _fused(graph: Graph, maps: list[str], fusion: str) -> str:
     if len(maps) == 1:
         return maps[0]
     if fusion == "median":
-        stacked = graph.op("Concat", *(graph.op("Unsqueeze", one, graph.constant([2])) for one in maps), axis=2)
+        stacked = graph.op(
+            "Concat", *(graph.op("Unsqueeze", layer_map, graph.constant([2])) for layer_map in maps), axis=2
+        )
         return graph.op("Squeeze", graph.median(stacked, len(maps)), graph.constant([2]))
     return graph.op("Max" if fusion == "max" else "Mean", *maps)

@@ -27,17 +27,15 @@ def open_session(
     """
     if threads is not None and threads < 1:
         raise ConfigError(f"threads must be None or an integer of at least 1, got {threads!r}")
-    opened = _onnxruntime if runtime == "onnx" else _openvino
-    return opened(Path(model), device, threads, tuple(outputs))
+    open_model = _open_onnxruntime if runtime == "onnx" else _open_openvino
+    return open_model(model, device, threads, tuple(outputs))
 
 
-def _onnxruntime(model: Path, device: str, threads: int | None, outputs: tuple[str, ...]) -> Session:
+def _open_onnxruntime(model: Path, device: str, threads: int | None, outputs: tuple[str, ...]) -> Session:
     try:
         import onnxruntime
     except ImportError:
-        raise MissingExtraError(
-            f"{model}: this model needs onnxruntime; install it with: pip install 'procon[onnx]'"
-        ) from None
+        raise MissingExtraError(f"{model}: needs onnxruntime; install it with: pip install 'procon[onnx]'") from None
     providers = {"auto": "CPUExecutionProvider", "cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
     provider = providers.get(device)
     if provider is None:
@@ -46,8 +44,7 @@ def _onnxruntime(model: Path, device: str, threads: int | None, outputs: tuple[s
         raise ConfigError(f"device must be one that this onnxruntime supports, got {device!r}; use 'cpu'")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    # Threads that wait by spinning take the cores from whatever else runs here; on a busy machine that is three times
-    # as slow.
+    # Threads that wait by spinning take the cores from other programs: three times as slow on a busy machine.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if threads is not None:
         options.intra_op_num_threads = threads
@@ -62,18 +59,16 @@ def _onnxruntime(model: Path, device: str, threads: int | None, outputs: tuple[s
     return run
 
 
-def _openvino(model: Path, device: str, threads: int | None, outputs: tuple[str, ...]) -> Session:
+def _open_openvino(model: Path, device: str, threads: int | None, outputs: tuple[str, ...]) -> Session:
     try:
         import openvino
     except ImportError:
-        raise MissingExtraError(
-            f"{model}: this model needs openvino; install it with: pip install 'procon[openvino]'"
-        ) from None
+        raise MissingExtraError(f"{model}: needs openvino; install it with: pip install 'procon[openvino]'") from None
     core = openvino.Core()
     chosen = "CPU" if device in ("auto", "cpu") else device.upper()
     if chosen.partition(".")[0] not in {name.partition(".")[0] for name in core.available_devices}:
-        known = ", ".join(name.lower() for name in core.available_devices)
-        raise ConfigError(f"device must be 'auto' or one that openvino finds here ({known}), got {device!r}")
+        devices = ", ".join(core.available_devices).lower()
+        raise ConfigError(f"device must be 'auto' or one that openvino finds here ({devices}), got {device!r}")
     settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
     if chosen == "CPU":
         settings["INFERENCE_PRECISION_HINT"] = "f32"  # it would take bf16 where the processor has it
@@ -89,7 +84,7 @@ def _openvino(model: Path, device: str, threads: int | None, outputs: tuple[str,
 
     def run(pixels: Floats) -> dict[str, Floats]:
         with lock:  # a request serves one caller at a time
-            found = request.infer({INPUT: pixels})
-            return {name: np.array(found[name]) for name in outputs}
+            results = request.infer({INPUT: pixels})
+            return {name: np.array(results[name]) for name in outputs}
 
     return run

@@ -3,7 +3,7 @@
 What can be folded into a weight is folded: the scale of the attention, LayerScale. Rounding apart, tokens are the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +21,11 @@ class Vit:
     """Weights of a DINOv2 under Hugging Face names, cut after the deepest block that is read."""
 
     tensors: Mapping[str, Floats]
-    position: Floats
-    """[1, 1 + P, C], already resized to the grid."""
+    position: Floats  # [1, 1 + P, C], already resized to the grid
     heads: int
     registers: int
     swiglu: bool
-    layers: tuple[int, ...]
-    """0-based blocks whose output is wanted, in the order wanted."""
+    layers: tuple[int, ...]  # 0-based blocks whose output is needed, in that order
     grid: tuple[int, int]
 
     @property
@@ -49,14 +47,14 @@ class Vit:
 def add_backbone(graph: Graph, pixels: str, vit: Vit) -> list[str]:
     """Tokens of ``pixels`` [N, 3, H, W], CLS and registers dropped: [N * P, C] for each of ``vit.layers``."""
     hidden = _embed(graph, pixels, vit)
-    found: dict[int, str] = {}
+    outputs: dict[int, str] = {}
     for index in range(max(vit.layers) + 1):
         hidden = _block(graph, hidden, vit, index)
         if index in vit.layers:
             images = graph.reshape(hidden, [-1, vit.tokens, vit.hidden])
             patches = graph.slice(images, 1 + vit.registers, vit.tokens, axis=1)
-            found[index] = graph.reshape(patches, [-1, vit.hidden])
-    return [found[layer] for layer in vit.layers]
+            outputs[index] = graph.reshape(patches, [-1, vit.hidden])
+    return [outputs[layer] for layer in vit.layers]
 
 
 def _embed(graph: Graph, pixels: str, vit: Vit) -> str:
@@ -76,7 +74,7 @@ def _embed(graph: Graph, pixels: str, vit: Vit) -> str:
     if vit.registers:
         first = np.concatenate([first, vit.tensors["embeddings.register_tokens"]], axis=1)
     count = graph.slice(graph.op("Shape", pixels), 0, 1, axis=0)
-    shape = graph.op("Concat", count, graph.constant(np.array([1 + vit.registers, width], np.int64)), axis=0)
+    shape = graph.op("Concat", count, graph.constant([1 + vit.registers, width]), axis=0)
     first_tokens = graph.op("Expand", graph.constant(first, "backbone/first"), shape)
     return graph.reshape(graph.op("Concat", first_tokens, tokens, axis=1), [-1, width])
 
@@ -115,15 +113,12 @@ def _norm(graph: Graph, hidden: str, part: _Part, which: str, name: str) -> str:
 
 def _attention(graph: Graph, hidden: str, vit: Vit, part: _Part, name: str) -> str:
     size = vit.hidden // vit.heads
-    parts: Sequence[tuple[Floats, Floats]] = [
-        part.linear("attention.attention.query", size**-0.5),
-        part.linear("attention.attention.key"),
-        part.linear("attention.attention.value"),
-    ]
-    weight = np.concatenate([weight for weight, _ in parts], axis=1)
-    bias = np.concatenate([bias for _, bias in parts])
-    joint = graph.linear(hidden, weight, bias, f"{name}/qkv")
-    sizes = graph.constant(np.array([vit.hidden] * 3, np.int64))
+    scales = {"query": size**-0.5, "key": 1.0, "value": 1.0}
+    weights, biases = zip(
+        *(part.linear(f"attention.attention.{key}", scale) for key, scale in scales.items()), strict=True
+    )
+    joint = graph.linear(hidden, np.concatenate(weights, axis=1), np.concatenate(biases), f"{name}/qkv")
+    sizes = graph.constant([vit.hidden] * 3)
     query, key, value = graph.ops("Split", 3, joint, sizes, axis=1)
 
     def heads(tensor: str, perm: list[int]) -> str:
@@ -148,6 +143,6 @@ def _mlp(graph: Graph, hidden: str, part: _Part, name: str) -> str:
 def _swiglu(graph: Graph, hidden: str, part: _Part, name: str) -> str:
     wide = graph.linear(hidden, *part.linear("mlp.weights_in"), f"{name}/fc1")
     half = part["mlp.weights_in.weight"].shape[0] // 2
-    gate, value = graph.ops("Split", 2, wide, graph.constant(np.array([half] * 2, np.int64)), axis=1)
+    gate, value = graph.ops("Split", 2, wide, graph.constant([half] * 2), axis=1)
     active = graph.op("Mul", graph.op("Mul", gate, graph.op("Sigmoid", gate)), value)
     return graph.linear(active, *part.linear("mlp.weights_out", part["layer_scale2.lambda1"]), f"{name}/fc2")
