@@ -138,12 +138,12 @@ def test_events_leave_in_order_and_only_when_all_have_them(outbox: Outbox) -> No
     for number in range(3):
         outbox.add({"id": str(number)}, ["a", "b"])
     assert outbox.pending() == {"a": 3, "b": 3}
-    first = outbox.next("a")
+    first = outbox.next_event("a")
     assert first is not None and first.body == {"id": "0"}
-    outbox.delivered("a", first.number)
-    second = outbox.next("b")
+    outbox.mark_delivered("a", first.number)
+    second = outbox.next_event("b")
     assert second is not None and second.body == {"id": "0"}
-    outbox.delivered("b", second.number)
+    outbox.mark_delivered("b", second.number)
     assert outbox.pending() == {"a": 2, "b": 2}
     assert outbox._base.execute("SELECT COUNT(*) FROM events").fetchone() == (2,)
 
@@ -151,12 +151,12 @@ def test_events_leave_in_order_and_only_when_all_have_them(outbox: Outbox) -> No
 def test_an_event_and_its_image_are_stored_together_and_survive(tmp_path: Path) -> None:
     path, key = tmp_path / "box" / "o.sqlite", ("a.png", 10, 20)
     box = Outbox(path)
-    assert box.is_new and not box.knows(key)
+    assert box.is_new and not box.is_done(key)
     box.add({"id": "x", "score": 0.5}, ["a"], key)
     box.add({"id": "x", "score": 0.5}, ["a"], key)  # scored again after a crash: the same id
     box.close()
     again = Outbox(path)
-    assert not again.is_new and again.knows(key) and not again.knows(("a.png", 11, 20))
+    assert not again.is_new and again.is_done(key) and not again.is_done(("a.png", 11, 20))
     assert again.pending() == {"a": 1}
     with pytest.raises(ConfigError, match=r"cannot be used as an outbox \(.*locked\); is another watcher using it\?"):
         Outbox(path)
@@ -316,7 +316,7 @@ def test_a_receiver_that_is_down_first_gets_everything_in_order(
     assert [Path(body["source"]).name for _, body in got] == ["0.png", "1.png", "2.png", "3.png"]
     assert all(key == body["id"] for key, body in got)
     assert len({key for key, _ in got}) == 4
-    assert said[0].startswith(f"not delivered, kept and tried again: http://127.0.0.1:{port}/results: ")
+    assert said[0].startswith(f"not delivered, stored and tried again: http://127.0.0.1:{port}/results: ")
     assert said[1] == f"{webhook.name}: takes events again"
     assert len(said) == 2
 
@@ -451,7 +451,6 @@ def test_frames_are_rgb_and_a_silent_camera_is_an_error(detector: Detector, outb
     assert seen[0]["score"] == expected.score
     with pytest.raises(ImageError, match="/dev/video3: gave no picture; check the camera and its cable"):
         watcher.step()
-    camera.close()
     with pytest.raises(ImageError, match="rtsp://nowhere: cannot be opened; check the address"):
         Camera("rtsp://nowhere")
 

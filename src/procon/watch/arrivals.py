@@ -1,7 +1,7 @@
 """Images as they arrive: files of a folder once they are completely written, or frames of a camera."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,14 @@ from procon.vision.folders import list_images
 from procon.vision.images import ImageLike
 from procon.watch.outbox import Key
 
-Clock = Callable[[], float]
-
 
 @dataclass(frozen=True)
 class Arrival:
-    """An image to score."""
+    """An image to score. A frame of a camera has no key."""
 
     image: ImageLike
-    name: str
-    """Its path, or that of the camera."""
+    name: str  # its path, or that of the camera
     key: Key | None = None
-    """What a file is known by; a frame has none."""
 
 
 class Folder:
@@ -32,7 +28,7 @@ class Folder:
     is renamed into place is complete from the start and waits as long. A file that changes later is a new image.
     """
 
-    def __init__(self, folder: Path, settle: float, clock: Clock = time.monotonic) -> None:
+    def __init__(self, folder: Path, settle: float, clock: Callable[[], float] = time.monotonic) -> None:
         if not folder.is_dir():
             raise ImageError(f"{folder}: no such folder to watch; check the path")
         self._folder, self._settle, self._clock = folder, settle, clock
@@ -40,14 +36,14 @@ class Folder:
 
     def files(self) -> list[Key]:
         """All images that are there now."""
-        found = []
+        keys = []
         for path in list_images(self._folder, recursive=True):
             try:
                 status = path.stat()
             except FileNotFoundError:  # gone since the folder was listed
                 continue
-            found.append((str(path), status.st_size, status.st_mtime_ns))
-        return found
+            keys.append((str(path), status.st_size, status.st_mtime_ns))
+        return keys
 
     def poll(self, is_done: Callable[[Key], bool]) -> list[Arrival]:
         """Complete images that are not done yet, in natural order."""
@@ -78,17 +74,13 @@ class Camera:
         if not self._capture.isOpened():
             raise ImageError(f"{source}: cannot be opened; check the address and that no one else uses the camera")
 
-    def frame(self) -> Arrival:
+    def poll(self, _is_done: Callable[[Key], bool]) -> list[Arrival]:
         """The picture that the camera sees now."""
         self._capture.grab()  # a buffered one may be old
         good, pixels = self._capture.read()
         if not good:
             raise ImageError(f"{self._source}: gave no picture; check the camera and its cable")
-        return Arrival(self._cv2.cvtColor(pixels, self._cv2.COLOR_BGR2RGB), self._source)
-
-    def close(self) -> None:
-        """Let go of the camera."""
-        self._capture.release()
+        return [Arrival(self._cv2.cvtColor(pixels, self._cv2.COLOR_BGR2RGB), self._source)]
 
 
 def is_camera(source: str) -> bool:
@@ -100,11 +92,3 @@ def check_seconds(name: str, value: float) -> None:
     """Refuse times that cannot be waited for."""
     if not 0 < value <= 86_400:
         raise ConfigError(f"{name} must be a number of seconds above 0 and at most a day, got {value!r}")
-
-
-def arrivals(source: "Folder | Camera", is_done: Callable[[Key], bool]) -> Iterator[Arrival]:
-    """What has arrived at ``source`` by now."""
-    if isinstance(source, Folder):
-        yield from source.poll(is_done)
-    else:
-        yield source.frame()

@@ -2,13 +2,14 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from procon.errors import ConfigError
+from procon.errors import ConfigError, ProconError
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS events (
@@ -26,6 +27,7 @@ CREATE TABLE IF NOT EXISTS deliveries (
 );
 CREATE TABLE IF NOT EXISTS seen (path TEXT NOT NULL, size INTEGER, mtime INTEGER, PRIMARY KEY (path, size, mtime));
 """
+_REMEMBER = "INSERT OR IGNORE INTO seen VALUES (?, ?, ?)"
 
 Key = tuple[str, int, int]
 """Path, size and modification time (nanoseconds) of an image that was scored."""
@@ -38,8 +40,11 @@ class Pending:
     number: int
     body: Mapping[str, Any]
     attempts: int
-    due: float
-    """Seconds since the epoch before which it is not tried again."""
+    due: float  # seconds since the epoch before which it is not tried again
+
+
+class OutboxError(ProconError):
+    """The outbox cannot be read or written now, for example because the disk is full."""
 
 
 class Outbox:
@@ -47,8 +52,8 @@ class Outbox:
 
     def __init__(self, path: Path) -> None:
         self.is_new = not path.exists()
+        self._path, self._lock = path, RLock()
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = RLock()
         try:
             self._base = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=1)
             self._base.execute("PRAGMA journal_mode = WAL")
@@ -63,59 +68,65 @@ class Outbox:
         except sqlite3.DatabaseError as error:
             raise ConfigError(f"{path}: is no outbox ({error}); name another file with --outbox") from None
 
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """All statements of the block take effect, or none."""
+        try:
+            with self._lock, self._base:
+                self._base.execute("BEGIN IMMEDIATE")
+                yield self._base
+        except sqlite3.Error as error:
+            raise OutboxError(f"{self._path}: {error}; check the disk and its free space") from None
+
     def add(self, body: Mapping[str, Any], sinks: Sequence[str], key: Key | None = None) -> None:
-        """Store an event for ``sinks`` and that its image is done, both or neither. An id that is known is left."""
-        with self._lock, self._base:
-            self._base.execute("BEGIN IMMEDIATE")
-            found = self._base.execute(
-                "INSERT OR IGNORE INTO events (id, body) VALUES (?, ?)", (str(body["id"]), json.dumps(body))
-            )
-            if found.rowcount:
-                rows = [(found.lastrowid, sink) for sink in sinks]
-                self._base.executemany("INSERT INTO deliveries (event, sink) VALUES (?, ?)", rows)
+        """Store an event for ``sinks`` and that its image is done, both or neither; an id is stored once."""
+        event = str(body["id"]), json.dumps(body)
+        with self._transaction() as base:
+            inserted = base.execute("INSERT OR IGNORE INTO events (id, body) VALUES (?, ?)", event)
+            if inserted.rowcount:
+                rows = [(inserted.lastrowid, sink) for sink in sinks]
+                base.executemany("INSERT INTO deliveries (event, sink) VALUES (?, ?)", rows)
             if key is not None:
-                self._base.execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", key)
+                base.execute(_REMEMBER, key)
 
     def remember(self, keys: Iterable[Key]) -> None:
-        """Images that are done without an event."""
-        with self._lock, self._base:
-            self._base.execute("BEGIN IMMEDIATE")
-            self._base.executemany("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", keys)
+        """Store that these images are done, without an event."""
+        with self._transaction() as base:
+            base.executemany(_REMEMBER, keys)
 
-    def knows(self, key: Key) -> bool:
+    def is_done(self, key: Key) -> bool:
         """Whether this image is done."""
-        with self._lock:
-            query = "SELECT 1 FROM seen WHERE path = ? AND size = ? AND mtime = ?"
-            return self._base.execute(query, key).fetchone() is not None
+        query = "SELECT 1 FROM seen WHERE path = ? AND size = ? AND mtime = ?"
+        with self._transaction() as base:
+            return base.execute(query, key).fetchone() is not None
 
-    def next(self, sink: str) -> Pending | None:
+    def next_event(self, sink: str) -> Pending | None:
         """The oldest event that ``sink`` does not have: events go out in the order they came in."""
         query = (
             "SELECT event, body, attempts, due FROM deliveries JOIN events ON number = event "
             "WHERE sink = ? ORDER BY event LIMIT 1"
         )
-        with self._lock:
-            row = self._base.execute(query, (sink,)).fetchone()
+        with self._transaction() as base:
+            row = base.execute(query, (sink,)).fetchone()
         return None if row is None else Pending(row[0], json.loads(row[1]), row[2], row[3])
 
-    def delivered(self, sink: str, number: int) -> None:
-        """``sink`` has it; once all have, the event is removed."""
-        with self._lock, self._base:
-            self._base.execute("BEGIN IMMEDIATE")
-            self._base.execute("DELETE FROM deliveries WHERE sink = ? AND event = ?", (sink, number))
+    def mark_delivered(self, sink: str, number: int) -> None:
+        """Note that ``sink`` has the event; once all have, the event is removed."""
+        with self._transaction() as base:
+            base.execute("DELETE FROM deliveries WHERE sink = ? AND event = ?", (sink, number))
             query = "DELETE FROM events WHERE number = ? AND number NOT IN (SELECT event FROM deliveries)"
-            self._base.execute(query, (number,))
+            base.execute(query, (number,))
 
-    def failed(self, sink: str, number: int, due: float, error: str) -> None:
-        """``sink`` did not take it; it is tried again when it is ``due``."""
+    def mark_failed(self, sink: str, number: int, due: float, error: str) -> None:
+        """Note that ``sink`` did not take the event; it is tried again when it is ``due``."""
         query = "UPDATE deliveries SET attempts = attempts + 1, due = ?, error = ? WHERE sink = ? AND event = ?"
-        with self._lock:
-            self._base.execute(query, (due, error, sink, number))
+        with self._transaction() as base:
+            base.execute(query, (due, error, sink, number))
 
     def pending(self) -> dict[str, int]:
         """How many events each sink does not have yet."""
-        with self._lock:
-            return dict(self._base.execute("SELECT sink, COUNT(*) FROM deliveries GROUP BY sink").fetchall())
+        with self._transaction() as base:
+            return dict(base.execute("SELECT sink, COUNT(*) FROM deliveries GROUP BY sink").fetchall())
 
     def close(self) -> None:
         """Close the file; nothing is lost by not doing so."""

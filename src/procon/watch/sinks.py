@@ -14,7 +14,7 @@ from procon.errors import ConfigError, MissingExtraError, ProconError
 
 TIMEOUT = 10.0  # seconds that a receiver has to answer
 
-COLUMNS = ("id", "time", "source", "score", "is_anomalous", "p_value", "threshold", "regions", "seconds", "error")
+CSV_COLUMNS = ("id", "time", "source", "score", "is_anomalous", "p_value", "threshold", "regions", "seconds", "error")
 
 
 class SinkError(ProconError):
@@ -26,13 +26,13 @@ class Sink(Protocol):
 
     @property
     def name(self) -> str:
-        """What the outbox knows it by: the same after a restart."""
+        """Its name in the outbox: the same after a restart."""
 
     def send(self, body: Mapping[str, Any]) -> None:
         """Hand over one event, or raise :class:`SinkError`."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 class CsvSink:
@@ -46,11 +46,11 @@ class CsvSink:
 
     def send(self, body: Mapping[str, Any]) -> None:
         """Append one line; the file begins with the names of the columns."""
-        line = {name: body.get(name) for name in COLUMNS} | {"regions": len(body.get("regions", ()))}
+        line = {name: body.get(name) for name in CSV_COLUMNS} | {"regions": len(body.get("regions", ()))}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a", newline="", encoding="utf-8") as stream:
-                writer = csv.DictWriter(stream, COLUMNS)
+                writer = csv.DictWriter(stream, CSV_COLUMNS)
                 if stream.tell() == 0:
                     writer.writeheader()
                 writer.writerow(line)

@@ -11,7 +11,7 @@ from typing import Any
 from procon.errors import ImageError
 from procon.model.verdict import Predictor
 from procon.progress import Say, say_nothing
-from procon.watch.arrivals import Arrival, Camera, Folder, arrivals
+from procon.watch.arrivals import Arrival, Camera, Folder
 from procon.watch.outbox import Outbox
 from procon.watch.sinks import Sink, SinkError
 
@@ -19,7 +19,7 @@ FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0  # seconds between attempts: doubled each
 
 
 class Delivery:
-    """Takes events from the outbox to one sink, in order; what fails is tried again, later and later."""
+    """Takes events from the outbox to one sink, in order; an event that fails is tried again, later and later."""
 
     def __init__(
         self,
@@ -29,16 +29,16 @@ class Delivery:
         first: float = FIRST_DELAY,
         longest: float = LONGEST_DELAY,
         clock: Callable[[], float] = time.time,
-        say: Say | None = None,
+        say: Say = say_nothing,
     ) -> None:
         self._outbox, self._sink, self._clock = outbox, sink, clock
-        self._first, self._longest, self._say = first, longest, say or say_nothing
+        self._first, self._longest, self._say = first, longest, say
         self._down = False
 
     def step(self) -> float | None:
         """Send what is due; gives the seconds until the next attempt, or None if nothing is left."""
         name = self._sink.name
-        while (event := self._outbox.next(name)) is not None:
+        while (event := self._outbox.next_event(name)) is not None:
             # A clock that was set back must not hold an event for longer than it would ever wait.
             wait = min(event.due - self._clock(), self._longest)
             if wait > 0:
@@ -47,12 +47,12 @@ class Delivery:
                 self._sink.send(event.body)
             except SinkError as error:
                 delay = min(self._first * 2.0 ** min(event.attempts, 30), self._longest)
-                self._outbox.failed(name, event.number, self._clock() + delay, str(error))
+                self._outbox.mark_failed(name, event.number, self._clock() + delay, str(error))
                 if not self._down:
-                    self._say(f"not delivered, kept and tried again: {error}")
+                    self._say(f"not delivered, stored and tried again: {error}")
                 self._down = True
                 return delay
-            self._outbox.delivered(name, event.number)
+            self._outbox.mark_delivered(name, event.number)
             if self._down:
                 self._say(f"{name}: takes events again")
             self._down = False
@@ -74,7 +74,12 @@ class Watcher:
     """Scores what arrives at a folder or camera and leaves an event for every sink in the outbox."""
 
     def __init__(
-        self, source: Folder | Camera, scorer: Predictor, outbox: Outbox, sinks: Sequence[Sink], on_event: Any = None
+        self,
+        source: Folder | Camera,
+        scorer: Predictor,
+        outbox: Outbox,
+        sinks: Sequence[Sink],
+        on_event: Callable[[dict[str, Any]], None] = lambda _body: None,
     ) -> None:
         self._source, self._scorer, self._outbox = source, scorer, outbox
         self._sinks = [sink.name for sink in sinks]
@@ -82,28 +87,23 @@ class Watcher:
 
     def step(self) -> int:
         """Score what has arrived by now; gives how many images that were."""
-        count = 0
-        for arrival in arrivals(self._source, self._outbox.knows):
-            body = self.event(arrival)
+        arrivals = self._source.poll(self._outbox.is_done)
+        for arrival in arrivals:
+            body = self._score(arrival)
             self._outbox.add(body, self._sinks, arrival.key)
-            count += 1
-            if self._on_event is not None:
-                self._on_event(body)
-        return count
+            self._on_event(body)
+        return len(arrivals)
 
-    def event(self, arrival: Arrival) -> dict[str, Any]:
-        """Score one image. The id of a file is the same whenever it is scored, so that receivers can drop repeats."""
+    def _score(self, arrival: Arrival) -> dict[str, Any]:
         started = time.perf_counter()
         (result,) = self._scorer.predict_each([arrival.image])
         head = {"id": event_id(arrival), "time": datetime.now(UTC).isoformat(timespec="milliseconds")}
-        seconds = round(time.perf_counter() - started, 4)
-        if isinstance(result, ImageError):
-            return {**head, "source": arrival.name, "error": str(result), "seconds": seconds}
-        return {**head, **result.to_dict(), "source": arrival.name, "seconds": seconds}
+        facts = {"error": str(result)} if isinstance(result, ImageError) else result.to_dict()
+        return {**head, **facts, "source": arrival.name, "seconds": round(time.perf_counter() - started, 4)}
 
 
 def event_id(arrival: Arrival) -> str:
-    """32 hexadecimal digits: of path, size and time of a file; random for a frame."""
+    """32 hexadecimal digits: of path, size and time of a file, the same after a restart; random for a frame."""
     if arrival.key is None:
         return uuid.uuid4().hex
     return hashlib.sha256("\0".join(map(str, arrival.key)).encode()).hexdigest()[:32]
@@ -116,21 +116,16 @@ def watch(
     *,
     every: float,
     stop: Event,
-    say: Say | None = None,
+    say: Say = say_nothing,
     first: float = FIRST_DELAY,
     longest: float = LONGEST_DELAY,
 ) -> None:
     """Look every ``every`` seconds until ``stop``. Results are stored first; each sink has a thread that delivers."""
-    report = say or say_nothing
-    bells = [Event() for _ in sinks]
+    news = [Event() for _ in sinks]
+    deliveries = [Delivery(outbox, sink, first=first, longest=longest, say=say) for sink in sinks]
     threads = [
-        Thread(
-            target=Delivery(outbox, sink, first=first, longest=longest, say=report).run,
-            args=(stop, bell),
-            name=f"procon-deliver-{sink.name}",
-            daemon=True,
-        )
-        for sink, bell in zip(sinks, bells, strict=True)
+        Thread(target=delivery.run, args=(stop, own_news), daemon=True)
+        for delivery, own_news in zip(deliveries, news, strict=True)
     ]
     for thread in threads:
         thread.start()
@@ -138,20 +133,19 @@ def watch(
     try:
         while not stop.is_set():
             try:
-                count = watcher.step()
+                if watcher.step():
+                    for own_news in news:
+                        own_news.set()
                 lost = False
             except ImageError as error:  # the folder or the camera is gone for now
-                count = 0
                 if not lost:
-                    report(f"waiting: {error}")
+                    say(f"waiting: {error}")
                 lost = True
-            for bell in bells if count else ():
-                bell.set()
             stop.wait(every)
     finally:
         stop.set()
-        for bell in bells:
-            bell.set()
+        for own_news in news:
+            own_news.set()
         for thread in threads:
             thread.join(timeout=15)
         for sink in sinks:
