@@ -9,7 +9,7 @@ from procon.arrays import Floats
 
 
 def resize_heatmap(heatmap: Floats, size: tuple[int, int]) -> Floats:
-    """[h, w] to [height, width], as ``procon.method.maps.resize_map`` does it."""
+    """[h, w] to [height, width], as ``procon.method.maps.resize_maps`` does it."""
     if heatmap.shape == size:
         return heatmap
     (top, bottom, down), (left, right, along) = map(_neighbor_cells, heatmap.shape, size)
