@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from procon.cli.flags import ModelArgument, Training, Weights
+from procon.cli.flags import ModelArgument, TrainingOption, WeightsOption
 from procon.cli.terminal import show_progress, stderr_console
 from procon.deploy.manifest import PRECISIONS, RUNTIMES
 from procon.errors import ConfigError
@@ -28,8 +28,8 @@ def export(
         float | None, Option(help="Largest difference of a score allowed, as a share of the median score.")
     ] = None,
     map_tolerance: Annotated[float | None, Option(help="The same for a pixel of a map.")] = None,
-    weights: Weights = None,
-    training: Training = None,
+    weights: WeightsOption = None,
+    training: TrainingOption = None,
 ) -> None:
     """Write a folder that scores the same without torch; aborts without output if the scores differ."""
     from procon.deploy import export as deploy_export
@@ -97,7 +97,7 @@ def watch(
     existing: Annotated[
         bool, Option("--existing", help="Also score the images that are there at the first start.")
     ] = False,
-    weights: Weights = None,
+    weights: WeightsOption = None,
     device: Annotated[str, Option("--device", help="auto, cpu, cuda; gpu with an OpenVINO folder.")] = "auto",
     threads: Annotated[int | None, Option(help="Cores for an exported model; default: all.")] = None,
 ) -> None:

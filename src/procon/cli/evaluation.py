@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from procon.cli import ray as cli_ray
-from procon.cli.flags import Device, Ray, RunArgument
+from procon.cli.flags import DeviceOption, RayOption, RunArgument
 from procon.cli.terminal import show_progress
 from procon.config import Config
 
@@ -38,9 +38,9 @@ def bench(
     output: _RunOutput = None,
     categories: _Categories = None,
     seeds: _Seeds = 1,
-    device: Device = "auto",
+    device: DeviceOption = "auto",
     keep_work: _KeepWork = False,
-    ray: Ray = None,
+    ray: RayOption = None,
     *,
     settings: dict[str, Any],
 ) -> None:
@@ -63,9 +63,9 @@ def evaluate(
     output: _RunOutput = None,
     categories: _Categories = None,
     seeds: _Seeds = 1,
-    device: Device = "auto",
+    device: DeviceOption = "auto",
     keep_work: _KeepWork = False,
-    ray: Ray = None,
+    ray: RayOption = None,
     *,
     settings: dict[str, Any],
 ) -> None:
@@ -82,9 +82,9 @@ def reproduce(
     output: _RunOutput = None,
     categories: _Categories = None,
     seeds: _Seeds = 1,
-    device: Device = "auto",
+    device: DeviceOption = "auto",
     keep_work: _KeepWork = False,
-    ray: Ray = None,
+    ray: RayOption = None,
     *,
     settings: dict[str, Any],
 ) -> None:

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from procon.cli import ray as cli_ray
-from procon.cli.flags import Device, Ray, check_model_target
+from procon.cli.flags import DeviceOption, RayOption, check_model_target
 from procon.cli.terminal import show_progress, stderr_console
 from procon.config import Config, refuse
 from procon.errors import ConfigError
@@ -45,14 +45,14 @@ def fit(
             "again without them."
         ),
     ] = None,
-    device: Device = "auto",
+    device: DeviceOption = "auto",
     each: Annotated[
         bool, _scale_option("--each", help="One model per subfolder of GOOD, written to the folder -o.")
     ] = False,
     shards: Annotated[
         int | None, _scale_option(min=1, help="Select anchors in N shards, for datasets larger than RAM.")
     ] = None,
-    ray: Ray = None,
+    ray: RayOption = None,
     *,
     settings: dict[str, Any],
 ) -> None:
@@ -72,7 +72,7 @@ def fit(
             raise ConfigError("--ray fits many parts (--each) or one in shards (--shards N): choose one of the two")
         with cli_ray.workers(ray, device) as using:
             if shards is None:
-                cli_ray.fit_parts(good, output, config, using, skip_bad)
+                cli_ray.fit_each(good, output, config, using, skip_bad)
             else:
                 cli_ray.fit_shards(good, output, config, using, shards, skip_bad)
         return

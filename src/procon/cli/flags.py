@@ -55,10 +55,10 @@ SETTINGS: dict[str, Setting] = {
 ModelArgument = Annotated[Path, Argument(help="Model file from `procon fit`.")]
 AnyModelArgument = Annotated[Path, Argument(help="Model file, or a folder from `procon export`.")]
 RunArgument = Annotated[Path, Argument(help="Folder of a run, from bench, eval or reproduce.")]
-Weights = Annotated[str | None, Option("--weights", help=SETTINGS["weights"].help)]
-Training = Annotated[Path | None, Option("--training", help="Folder of the training images, if it has moved.")]
-Device = Annotated[str, Option("--device", help="auto (CUDA if there is one), cpu, cuda or cuda:N.")]
-Ray = Annotated[
+WeightsOption = Annotated[str | None, Option("--weights", help=SETTINGS["weights"].help)]
+TrainingOption = Annotated[Path | None, Option("--training", help="Folder of the training images, if it has moved.")]
+DeviceOption = Annotated[str, Option("--device", help="auto (CUDA if there is one), cpu, cuda or cuda:N.")]
+RayOption = Annotated[
     str | None,
     Option(
         "--ray",
@@ -69,7 +69,7 @@ Ray = Annotated[
     ),
 ]
 
-SkipBad = Annotated[bool, Option("--skip-bad", help="Leave unreadable images out.")]
+SkipBadOption = Annotated[bool, Option("--skip-bad", help="Leave unreadable images out.")]
 
 _PANEL = "Settings of the detector"
 _TYPES: dict[str, Any] = {"coreset_ratio": float, "banks": int}

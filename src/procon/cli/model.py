@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from procon.cli.flags import Device, ModelArgument, SkipBad, Training, Weights, check_model_target
+from procon.cli.flags import (
+    DeviceOption,
+    ModelArgument,
+    SkipBadOption,
+    TrainingOption,
+    WeightsOption,
+    check_model_target,
+)
 from procon.cli.terminal import show_progress, stderr_console
 from procon.errors import ConfigError
 
@@ -40,9 +47,9 @@ def threshold(
     measure: Annotated[
         Path | None, Option(help="Measure the false alarms on this folder of good images; changes nothing.")
     ] = None,
-    weights: Weights = None,
-    training: Training = None,
-    device: Device = "auto",
+    weights: WeightsOption = None,
+    training: TrainingOption = None,
+    device: DeviceOption = "auto",
     as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the threshold of a model and what it can promise; change it, or measure it on good images.
@@ -131,9 +138,9 @@ def explain(
     image: Annotated[Path, Argument(help="Image to explain.")],
     xy: Annotated[str | None, Option(help="Pixel to explain, as X,Y; default: the peak of the heat map.")] = None,
     output: Annotated[Path | None, Option("--output", "-o", help="PNG to write; default: NAME-explained.png.")] = None,
-    weights: Weights = None,
-    training: Training = None,
-    device: Device = "auto",
+    weights: WeightsOption = None,
+    training: TrainingOption = None,
+    device: DeviceOption = "auto",
     as_json: Annotated[bool, Option("--json", help="Print everything as JSON; a picture only with -o.")] = False,
 ) -> None:
     """Show why a part was flagged: the patch, and the normal patches it was compared with."""
@@ -163,10 +170,10 @@ def add(
     model: ModelArgument,
     images: Annotated[Path, Argument(help="Good images to add: a folder, or one image.")],
     output: _ModelOutput = None,
-    weights: Weights = None,
-    training: Training = None,
-    device: Device = "auto",
-    skip_bad: SkipBad = False,
+    weights: WeightsOption = None,
+    training: TrainingOption = None,
+    device: DeviceOption = "auto",
+    skip_bad: SkipBadOption = False,
     keep_scores: _KeepScores = False,
 ) -> None:
     """Add good images to the memory of a model, and compute its threshold again."""
@@ -179,9 +186,9 @@ def forget(
     model: ModelArgument,
     images: Annotated[list[str], Argument(help="Training images to remove: the path, or the end of it.")],
     output: _ModelOutput = None,
-    weights: Weights = None,
-    training: Training = None,
-    device: Device = "auto",
+    weights: WeightsOption = None,
+    training: TrainingOption = None,
+    device: DeviceOption = "auto",
     keep_scores: _KeepScores = False,
 ) -> None:
     """Remove training images and everything that came from them, and compute the threshold again."""
@@ -194,9 +201,9 @@ def merge(
     model: ModelArgument,
     other: Annotated[Path, Argument(help="Model of the same part, with the same settings and weights.")],
     output: Annotated[Path, Option("--output", "-o", help="Model file to write.")],
-    weights: Weights = None,
-    training: Training = None,
-    device: Device = "auto",
+    weights: WeightsOption = None,
+    training: TrainingOption = None,
+    device: DeviceOption = "auto",
     keep_scores: _KeepScores = False,
 ) -> None:
     """Make one model of two of the same part, with the images of both."""

@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from procon.cli import ray as cli_ray
-from procon.cli.flags import AnyModelArgument, Device, ModelArgument, Ray, Weights
+from procon.cli.flags import AnyModelArgument, DeviceOption, ModelArgument, RayOption, WeightsOption
 from procon.cli.terminal import show_progress, stderr_console
 from procon.errors import ConfigError
 from procon.progress import no_progress
@@ -25,11 +25,11 @@ def predict(
     output: Annotated[
         Path | None, Option("--output", "-o", help="Folder for scores.csv, scores.jsonl, overlays, index.html.")
     ] = None,
-    weights: Weights = None,
-    device: Device = "auto",
+    weights: WeightsOption = None,
+    device: DeviceOption = "auto",
     as_json: Annotated[bool, Option("--json", help="Print JSON lines instead of a table.")] = False,
     coco: Annotated[Path | None, Option(help="Write regions and their masks to this file, as COCO does.")] = None,
-    ray: Ray = None,
+    ray: RayOption = None,
 ) -> None:
     """Score images; an unreadable one is reported, the others are still scored, and the exit code is then 2."""
     from procon.deploy import load_any
@@ -117,7 +117,7 @@ def check(
 
 def demo(
     output: Annotated[Path, Option("--output", "-o", help="Folder to write to.")] = Path("demo-output"),
-    weights: Weights = None,
+    weights: WeightsOption = None,
 ) -> None:
     """Render parts, fit on the good ones, find the defects in the others, and show it all on one page."""
     from procon.demo.run import run_demo

@@ -67,7 +67,7 @@ def fit_shards(good: Path, output: Path, config: Config, using: "Workers", shard
     typer.echo(f"wrote {output}\nnext: procon predict {output} IMAGES -o out/")
 
 
-def fit_parts(folder: Path, output: Path, config: Config, using: "Workers", skip_bad: bool) -> None:
+def fit_each(folder: Path, output: Path, config: Config, using: "Workers", skip_bad: bool) -> None:
     """Fit a model for each folder in ``folder``; print a line for each part, and exit with 2 if any failed."""
     from procon.scale import parts as scale_parts
 

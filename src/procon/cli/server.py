@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from procon.cli.flags import Device
+from procon.cli.flags import DeviceOption
 from procon.config import Config
 from procon.errors import ConfigError, MissingExtraError
 
@@ -26,7 +26,7 @@ def serve(
     state: Annotated[
         Path | None, Option(help="Folder for jobs, verdicts and training images; default: next to the models.")
     ] = None,
-    device: Device = "auto",
+    device: DeviceOption = "auto",
     queue: Annotated[
         int | None,
         Option(min=1, help="Images accepted at a time, beyond it requests get 503; default: 32, on a GPU 128."),

@@ -12,7 +12,7 @@ from procon.errors import ImageError
 from procon.model.verdict import Predictor
 from procon.progress import Say, say_nothing
 from procon.watch.arrivals import Arrival, Camera, Folder
-from procon.watch.outbox import Outbox
+from procon.watch.outbox import Outbox, OutboxError
 from procon.watch.sinks import Sink, SinkError
 
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0  # seconds between attempts: doubled each time, up to the longest
@@ -34,6 +34,7 @@ class Delivery:
         self._outbox, self._sink, self._clock = outbox, sink, clock
         self._first, self._longest, self._say = first, longest, say
         self._down = False
+        self._sent = 0  # the number of the last event that the sink took
 
     def step(self) -> float | None:
         """Send what is due; gives the seconds until the next attempt, or None if nothing is left."""
@@ -44,24 +45,35 @@ class Delivery:
             if wait > 0:
                 return wait
             try:
-                self._sink.send(event.body)
-            except SinkError as error:
+                if event.number != self._sent:  # else it was sent, and the outbox could not be written
+                    self._sink.send(event.body)
+            except Exception as error:  # no answer of a receiver, however odd, may end the delivery
                 delay = min(self._first * 2.0 ** min(event.attempts, 30), self._longest)
-                self._outbox.mark_failed(name, event.number, self._clock() + delay, str(error))
-                if not self._down:
-                    self._say(f"not delivered, stored and tried again: {error}")
-                self._down = True
+                reason = str(error) if isinstance(error, SinkError) else f"{name}: {type(error).__name__}: {error}"
+                self._report(f"not delivered, stored and tried again: {reason}")
+                self._outbox.mark_failed(name, event.number, self._clock() + delay, reason)
                 return delay
+            self._sent = event.number
             self._outbox.mark_delivered(name, event.number)
             if self._down:
                 self._say(f"{name}: takes events again")
             self._down = False
         return None
 
+    def _report(self, problem: str) -> None:
+        """Say what is wrong once, until an event is delivered again."""
+        if not self._down:
+            self._say(problem)
+        self._down = True
+
     def run(self, stop: Event, news: Event) -> None:
         """Deliver until ``stop``; ``news`` says that there is something to do."""
         while not stop.is_set():
-            wait = self.step()
+            try:
+                wait = self.step()
+            except OutboxError as error:
+                self._report(f"not delivered, tried again: {error}")
+                wait = self._longest
             # News must not shorten the back-off of a receiver that is down.
             if wait is None:
                 news.wait(1.0)
@@ -129,18 +141,21 @@ def watch(
     ]
     for thread in threads:
         thread.start()
-    lost = False
+    waiting = False
     try:
         while not stop.is_set():
             try:
                 if watcher.step():
                     for own_news in news:
                         own_news.set()
-                lost = False
-            except ImageError as error:  # the folder or the camera is gone for now
-                if not lost:
+                waiting = False
+            except (ImageError, OutboxError) as error:  # no folder, camera or disk space for now
+                if not waiting:
                     say(f"waiting: {error}")
-                lost = True
+                waiting = True
+            for thread, sink in zip(threads, sinks, strict=True):
+                if not thread.is_alive() and not stop.is_set():
+                    raise SinkError(f"the delivery to {sink.name} has ended; start procon watch again")
             stop.wait(every)
     finally:
         stop.set()
