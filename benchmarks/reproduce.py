@@ -18,7 +18,7 @@ import torch
 from environment import write_rows
 from procon import Config
 from procon.evaluation.data.datasets import open_dataset
-from procon.evaluation.paper.reproduce import NAMES, protocol, reproduce
+from procon.evaluation.paper.reproduce import NAMES, compute_here, protocol, reproduce
 from procon.evaluation.paper.results import row_config
 from procon.evaluation.paper.tables import ALL, TABLES, build_table
 from procon.evaluation.runs.raw import Run, variant_name
@@ -44,23 +44,23 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="folder for the run; a temporary one by default")
     arguments = parser.parse_args()
     started = time.perf_counter()
-    stage = ["", ""]
+    stages = [""]
 
-    def progress(category: str, name: str, done: int, total: int) -> None:
-        if [category, name] != stage:
-            stage[:] = [category, name]
-            print(f"{time.perf_counter() - started:7.0f} s  {category}: {name}", flush=True)
+    def progress(stage: str, done: int, total: int) -> None:
+        if stage != stages[-1]:
+            stages.append(stage)
+            print(f"{time.perf_counter() - started:7.0f} s  {stage}", flush=True)
 
     with tempfile.TemporaryDirectory() as temporary:
         base = Config(backbone="dinov2-small", weights=arguments.weights)
         run = Run(arguments.output or Path(temporary), open_dataset(arguments.data), base)
-        reproduce(run, NAMES, arguments.categories, torch.device("cpu"), progress)
-        verdict = protocol(run, arguments.categories)
+        reproduce(run, NAMES, arguments.categories, compute_here(torch.device("cpu"), progress), progress)
+        decisions = protocol(run, arguments.categories)
         seconds = time.perf_counter() - started
         rows = measured_rows(run, arguments.categories)
-    print("\n".join(verdict.lines))
+    print("\n".join(decisions))
     nothing = dict.fromkeys(ALL, "")
-    for line in verdict.lines[2:]:
+    for line in decisions[2:]:
         rows.append({"table": "protocol", "row": line, "category": "", **nothing})
     rows.append({"table": "time", "row": f"{seconds:.0f}", "category": "", **nothing})
     print(f"{seconds:.0f} s; wrote {write_rows('reproduce', rows)}")

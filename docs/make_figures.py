@@ -20,11 +20,11 @@ from procon.config import Config
 from procon.demo.parts import write_set
 from procon.evaluation.data.datasets import open_dataset
 from procon.evaluation.paper.tables import POOL
-from procon.evaluation.report.charts import standalone
+from procon.evaluation.report.charts import make_standalone
 from procon.evaluation.report.figures import layer_maps, place_name, qualitative_grid
-from procon.evaluation.report.lineup import columns_of, known_titles, main_variant, open_run, title_of
-from procon.evaluation.report.pictures import plain
-from procon.evaluation.report.views import look
+from procon.evaluation.report.lineup import main_variant, open_run, paper_variants, title_of, variant_titles
+from procon.evaluation.report.pictures import color_map
+from procon.evaluation.report.views import open_view
 from procon.evaluation.runs.raw import Run
 
 IMAGES = Path(__file__).parent / "images"
@@ -44,9 +44,9 @@ def main(
     IMAGES.mkdir(exist_ok=True)
     opened = open_run(run)
     variant = main_variant(opened)
-    about = f"{place_name(opened, category)}, {title_of(variant, known_titles(opened))}"
-    for name, chart in look(opened, category, variant).draw().items():
-        save_text(IMAGES / f"run-{name}.svg", standalone(chart, about))
+    about = f"{place_name(opened, category)}, {title_of(variant, variant_titles(opened))}"
+    for name, chart in open_view(opened, category, variant).draw_charts().items():
+        save_text(IMAGES / f"run-{name}.svg", make_standalone(chart, about))
     with tempfile.TemporaryDirectory() as folder:
         rendered = evaluate_parts(Path(folder), weights)
         save_picture(IMAGES / "maps.png", qualitative_grid(rendered, CATEGORY, side=SIDE), SIDE)
@@ -63,7 +63,7 @@ def evaluate_parts(folder: Path, weights: Path) -> Run:
     variants = [recipe, concat, replace(concat, readout="hard", banks=1)]
     variants += [replace(recipe, layers=(layer,)) for layer in POOL]
     run.compute(CATEGORY, variants, torch.device("cpu"), say)
-    assert set(columns_of(run, POINT).values()) <= set(run.stored()[CATEGORY])
+    assert set(paper_variants(run, POINT).values()) <= set(run.stored()[CATEGORY])
     return run
 
 
@@ -81,7 +81,7 @@ def save_text(path: Path, text: str) -> None:
 
 def save_picture(path: Path, picture: Image.Image, side: int) -> None:
     """In 256 colours: half for the ramp of the maps, the others for the parts in the first column."""
-    ramp = plain(np.linspace(0, 1, 128, dtype=np.float32)[None], 0.0, 1.0)
+    ramp = color_map(np.linspace(0, 1, 128, dtype=np.float32)[None], 0.0, 1.0)
     pixels = np.asarray(picture)[:, : 16 + side].reshape(-1, 3)
     colored = np.ptp(pixels.astype(int), axis=1) > 24  # few, but rust is one of the defects
     entries = [*ramp.ravel().tolist(), 0, 0, 0, 255, 255, 255]

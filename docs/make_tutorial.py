@@ -23,7 +23,7 @@ from tutorial_parts import Tale, copy_own, render_flanges
 
 from procon import Config, Detector, Prediction
 from procon.cli.flags import SETTINGS
-from procon.demo.parts import DEFECT_KINDS
+from procon.demo.defects import DEFECT_KINDS
 from procon.results.evidence import color_scale
 from procon.results.rendering import ColorScale
 

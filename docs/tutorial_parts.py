@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from procon.demo.parts import DEFECT_KINDS, plan_set, render_part
+from procon.demo.defects import DEFECT_KINDS
+from procon.demo.parts import plan_set, render_part
 from procon.vision.folders import inspection_images, training_images
 
 GOOD, HELD_OUT, UNMARKED, MARKED, DEFECTS = 32, 59, 2, 5, 2  # parts; DEFECTS of each kind

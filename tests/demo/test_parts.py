@@ -5,17 +5,16 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from procon.demo.parts import DEFECT_KINDS, KINDS, Part, plan_set, render_part, write_set
+from procon.demo.defects import DEFECT_KINDS, PART_KINDS
+from procon.demo.parts import Part, plan_set, render_part, write_set
 
 SIZE = 160  # pixels; enough to resolve the thinnest scratch
 
 
-def render_set(train: int, good: int, defects_per_kind: int, seed: int) -> tuple[list[Part], list[Part]]:
-    """The training parts and the test parts of a set."""
-    parts: dict[str, list[Part]] = {"train": [], "test": []}
-    for split, kind, name, part_seed in plan_set(train, good, defects_per_kind, seed):
-        parts[split].append(render_part(kind, part_seed, 64, name))
-    return parts["train"], parts["test"]
+def render_set(train: int, good: int, defects_per_kind: int, seed: int) -> dict[tuple[str, str, str], Part]:
+    """The parts of a set by (split, kind, name)."""
+    plan = plan_set(train, good, defects_per_kind, seed)
+    return {(split, kind, name): render_part(kind, part_seed, 64) for split, kind, name, part_seed in plan}
 
 
 def test_the_same_seed_gives_the_same_bytes_whatever_ran_before() -> None:
@@ -41,10 +40,9 @@ def test_other_seeds_give_other_pictures_of_the_same_part() -> None:
     assert 1 < difference < 40
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PART_KINDS)
 def test_shapes_types_and_mask(kind: str) -> None:
     part = render_part(kind, 11, SIZE)
-    assert part.kind == kind
     assert part.image.shape == (SIZE, SIZE, 3)
     assert part.image.dtype == np.uint8
     assert part.mask.shape == (SIZE, SIZE)
@@ -66,15 +64,16 @@ def test_the_mask_is_where_the_picture_differs_from_its_good_twin(kind: str, see
 
 
 def test_a_set_has_every_group_and_a_larger_one_extends_it() -> None:
-    train, test = render_set(2, 1, 1, seed=4)
-    assert [(p.name, p.kind) for p in train] == [("000", "good"), ("001", "good")]
-    assert [(p.name, p.kind) for p in test] == [("000", kind) for kind in KINDS]
-    pictures = {p.image.tobytes() for p in train + test}
-    assert len(pictures) == len(train) + len(test)
-    larger, _ = render_set(3, 0, 0, seed=4)
-    assert [p.image.tobytes() for p in larger[:2]] == [p.image.tobytes() for p in train]
-    other, _ = render_set(1, 0, 0, seed=5)
-    assert other[0].image.tobytes() != train[0].image.tobytes()
+    parts = render_set(2, 1, 1, seed=4)
+    tests = [("test", kind, "000") for kind in PART_KINDS]
+    assert list(parts) == [("train", "good", "000"), ("train", "good", "001"), *tests]
+    pictures = {part.image.tobytes() for part in parts.values()}
+    assert len(pictures) == len(parts)
+    larger = render_set(3, 0, 0, seed=4)
+    for name in ("000", "001"):
+        assert larger["train", "good", name].image.tobytes() == parts["train", "good", name].image.tobytes()
+    other = render_set(1, 0, 0, seed=5)
+    assert other["train", "good", "000"].image.tobytes() != parts["train", "good", "000"].image.tobytes()
 
 
 def test_the_written_tree_and_writing_over_it(tmp_path: Path) -> None:
@@ -89,13 +88,12 @@ def test_the_written_tree_and_writing_over_it(tmp_path: Path) -> None:
     expected |= {f"ground_truth/{kind}/000_mask.png" for kind in DEFECT_KINDS}
     assert set(first) == expected
 
-    _, test = render_set(0, 1, 1, seed=7)
-    for part in test[1:]:
-        mask = np.asarray(Image.open(tmp_path / "ground_truth" / part.kind / "000_mask.png"))
+    for (split, kind, name), part in render_set(0, 0, 1, seed=7).items():
+        mask = np.asarray(Image.open(tmp_path / "ground_truth" / kind / f"{name}_mask.png"))
         assert mask.dtype == np.uint8
         assert set(np.unique(mask)) == {0, 255}
         assert np.array_equal(mask == 255, part.mask)
-        image = np.asarray(Image.open(tmp_path / "test" / part.kind / "000.png"))
+        image = np.asarray(Image.open(tmp_path / split / kind / f"{name}.png"))
         assert np.array_equal(image, part.image)
 
     write_set(tmp_path, train=2, good=1, defects_per_kind=1, seed=7, size=64)

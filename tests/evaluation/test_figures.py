@@ -17,12 +17,11 @@ from procon.cli import app
 from procon.errors import ConfigError
 from procon.evaluation.report import figures, pictures
 from procon.evaluation.report.lineup import (
-    choose_stored,
-    columns_of,
     layer_variants,
     open_run,
     operating_points,
     paper_columns,
+    paper_variants,
 )
 from procon.evaluation.runs.raw import Run
 from tests.evaluation.sample_run import BASE, PROCON, add_variant, make_run
@@ -53,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_the_columns_are_those_of_the_paper(run: Run) -> None:
-    assert paper_columns(run, ["flange"]) == columns_of(run, {"coreset_ratio": 0.01, "banks": 5})
+    assert paper_columns(run, ["flange"]) == paper_variants(run, {"coreset_ratio": 0.01, "banks": 5})
     assert list(paper_columns(run, ["flange"])) == ["Hard NN", "SPM", "ProCon"]
     assert operating_points(run)[0] == {"coreset_ratio": 0.05, "banks": 5}
 
@@ -63,7 +62,7 @@ def test_a_grid_shows_input_truth_and_maps(run: Run) -> None:
     assert picture.width == 2 * MARGIN + 5 * SIDE + 4 * GAP
     raw = run.load("flange", "coreset_ratio=0.01")
     for row, index in enumerate((8, 3)):
-        part = pictures.seen(raw, index, SIDE)
+        part = pictures.load_input(raw, index, SIDE)
         assert part is not None
         assert (cell(picture, row, 0) == resized(part)).all()
         mask = raw.mask(index)
@@ -81,7 +80,7 @@ def test_each_column_of_a_grid_has_its_own_scale(run: Run) -> None:
         good = ~np.array(raw.labels)
         low, high = float(np.median(raw.maps[good])), max(float(raw.pixel_map(i).max()) for i in range(9))
         for row, index in enumerate((4, 7)):
-            expected = resized(pictures.plain(raw.pixel_map(index), low, high))
+            expected = resized(pictures.color_map(raw.pixel_map(index), low, high))
             assert (cell(picture, row, 2 + place) == expected).all()
 
 
@@ -94,7 +93,7 @@ def test_layer_maps_share_one_scale(run: Run) -> None:
     high = max(float(raw.pixel_map(i).max()) for raw in raws for i in range(9))
     picture = figures.layer_maps(run, "flange", indices=[5], side=SIDE)
     for place, raw in enumerate(raws):
-        assert (cell(picture, 0, 2 + place) == resized(pictures.plain(raw.pixel_map(5), low, high))).all()
+        assert (cell(picture, 0, 2 + place) == resized(pictures.color_map(raw.pixel_map(5), low, high))).all()
 
 
 def test_without_single_layers_the_command_is_named(tmp_path: Path) -> None:
@@ -102,8 +101,8 @@ def test_without_single_layers_the_command_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         figures.layer_maps(run, "flange")
     assert str(error.value) == (
-        f"{run.folder}: has not every single layer of the paper's recipe on flange; make them with: procon reproduce "
-        f"per-layer --root {run.dataset.root} -o {run.folder} --categories flange --backbone dinov2-small "
+        f"{run.folder}: not every single layer of the paper's recipe is stored on flange; make them with: procon "
+        f"reproduce per-layer --root {run.dataset.root} -o {run.folder} --categories flange --backbone dinov2-small "
         "--image-size 56"
     )
     name = add_variant(run, replace(BASE, layers=(-3,)))
@@ -139,16 +138,16 @@ def test_without_images_the_maps_are_left(run: Run, tmp_path: Path) -> None:
 
 
 def test_plain_maps_get_brighter_with_the_value() -> None:
-    ramp = pictures.plain(np.linspace(0, 1, 64, dtype=np.float32)[None], 0.0, 1.0)[0].astype(float)
+    ramp = pictures.color_map(np.linspace(0, 1, 64, dtype=np.float32)[None], 0.0, 1.0)[0].astype(float)
     light = ramp @ np.array([0.2126, 0.7152, 0.0722])
     assert (np.diff(light) > 0).all()
-    assert (pictures.plain(np.array([[-5.0, 9.0]], np.float32), 0.0, 1.0)[0] == ramp[[0, -1]]).all()
+    assert (pictures.color_map(np.array([[-5.0, 9.0]], np.float32), 0.0, 1.0)[0] == ramp[[0, -1]]).all()
 
 
 def test_all_figures_are_written(run: Run, tmp_path: Path) -> None:
-    heard: list[tuple[int, int]] = []
-    written, problems = figures.write_figures(run, tmp_path, ["flange"], lambda *at: heard.append(at))
-    assert problems == [] and heard == [(1, 1)]
+    steps: list[tuple[str, int, int]] = []
+    written, problems = figures.write_figures(run, tmp_path, ["flange"], lambda *step: steps.append(step))
+    assert problems == [] and steps == [("drawing figures", 1, 1)]
     names = {"qualitative.png", "layers.png", "histogram.svg", "roc.svg", "pr.svg", "pro.svg"}
     assert {path.name for path in written} == names == {path.name for path in (tmp_path / "flange").iterdir()}
     for path in written:
@@ -169,6 +168,6 @@ def test_the_command_draws_what_it_can(tmp_path: Path) -> None:
     assert "lid: layers.png was left out" in result.output and "procon reproduce per-layer" in result.output
     assert f"wrote 5 figures to {run.folder / 'figures'}" in result.output
     assert [path.name for path in (run.folder / "figures").iterdir()] == ["lid"]
-    with pytest.raises(ConfigError) as error:
-        choose_stored(run, ["lid", "cup"])
-    assert str(error.value) == f"{run.folder}: has results of flange, lid, none of cup"
+    result = CliRunner().invoke(app, ["figures", str(run.folder), "--categories", "lid,cup"])
+    assert result.exit_code != 0
+    assert str(result.exception) == f"{run.folder}: categories must be among flange, lid, got cup"

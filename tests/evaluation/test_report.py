@@ -23,10 +23,11 @@ from procon.errors import ConfigError
 from procon.evaluation.paper.tables import build_table
 from procon.evaluation.report import cases, charts, pictures
 from procon.evaluation.report.build import write_report
-from procon.evaluation.report.lineup import featured, main_variant, measured, open_run
-from procon.evaluation.report.views import look
+from procon.evaluation.report.lineup import choose_variants, load_metrics, main_variant, open_run
+from procon.evaluation.report.views import best_threshold, open_view
 from procon.evaluation.runs.raw import Run
 from procon.evaluation.runs.sweep import VariantScores
+from procon.results.rendering import paint
 from tests.evaluation.sample_run import BASE, PROCON, SIZE, add_variant, make_run
 
 NAME = "coreset_ratio=0.01"
@@ -164,9 +165,9 @@ def test_the_same_run_gives_the_same_page(run: Run, text: str, tmp_path: Path) -
 
 
 def test_progress_counts_to_the_end(run: Run, tmp_path: Path) -> None:
-    heard: list[tuple[int, int]] = []
-    write_report(run, tmp_path / "r.html", lambda done, total: heard.append((done, total)))
-    assert heard == [(1, 3), (2, 3), (3, 3)]
+    steps: list[tuple[str, int, int]] = []
+    write_report(run, tmp_path / "r.html", lambda *step: steps.append(step))
+    assert steps == [("drawing the report", done, 3) for done in (1, 2, 3)]
 
 
 def test_names_cannot_change_the_page(tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_pictures_keep_to_their_size(tmp_path: Path) -> None:
         Image.fromarray(noise).save(path)
     sizes = []
     for allowed in (50_000, 500_000, 1_500_000, 100_000_000):
-        write_report(run, tmp_path / "r.html", ignore, picture_bytes=allowed)
+        write_report(run, tmp_path / "r.html", ignore, page_bytes=allowed)
         text = (tmp_path / "r.html").read_text(encoding="utf-8")
         images = [len(image["src"]) for image in Page(text).all("img")]
         assert sum(images) <= allowed
@@ -216,7 +217,7 @@ def test_many_variants_are_in_tables_and_some_can_be_chosen(tmp_path: Path) -> N
     (run.folder / "tables" / "protocol.md").write_text("# Protocol\n\nPhase 1, <b>none</b> collapses.\n")
     text = written(run, tmp_path / "r.html")
     page = Page(text)
-    assert list(featured(run).values()) == ["ProCon (1 %, B = 5)", "SPM (1 %, B = 5)", "Hard NN (1 %, B = 1)"]
+    assert list(choose_variants(run).values()) == ["ProCon (1 %, B = 5)", "SPM (1 %, B = 5)", "Hard NN (1 %, B = 1)"]
     radios = [box for box in page.all("input") if box["type"] == "radio"]
     assert [("checked" in radio, radio["id"]) for radio in radios] == [(True, "v0"), (False, "v1"), (False, "v2")]
     assert "Variant ProCon (1 %, B = 5) SPM (1 %, B = 5) Hard NN (1 %, B = 1)" in page.words()
@@ -231,8 +232,8 @@ def test_many_variants_are_in_tables_and_some_can_be_chosen(tmp_path: Path) -> N
 def test_a_variant_can_be_asked_for(tmp_path: Path) -> None:
     run = make_run(tmp_path, variants=[PROCON, {"banks": 2}, {}], categories=("flange",))
     assert main_variant(run) == "default"
-    assert list(featured(run)) == ["default", "banks=2", NAME]
-    assert next(iter(featured(run, "banks=2"))) == "banks=2"
+    assert list(choose_variants(run)) == ["default", "banks=2", NAME]
+    assert next(iter(choose_variants(run, "banks=2"))) == "banks=2"
     with pytest.raises(ConfigError) as error:
         write_report(run, tmp_path / "r.html", ignore, variant="banks=3")
     assert str(error.value) == (
@@ -267,7 +268,7 @@ def test_all_other_systems_have_pictures_and_names_of_their_own(tmp_path: Path) 
     for name in ("PaDiM", "PatchCore", "PatchCore-lite", "SuperADD", "RD", "CFA"):
         about = {"system": f"anomalib {name.removesuffix('-lite')}", "backbone": f"weights of {name}", "size": [30, 40]}
         run.write("flange", name, theirs, samples, about)
-    shown = featured(run)
+    shown = choose_variants(run)
     assert next(iter(shown)) == main_variant(run)
     assert shown["PaDiM"] == "anomalib PaDiM"
     assert shown["PatchCore-lite"] == "anomalib PatchCore on weights of PatchCore-lite"
@@ -294,8 +295,8 @@ def test_a_run_whose_images_are_gone_still_has_a_report(tmp_path: Path) -> None:
     assert "Masks of flange, lid cannot be read: curves over pixels and regions are left out." in words
     assert words.count("image is gone") == 2 * 9
     assert f"AUPRO {100 * whole['aupro']:.2f}" in words  # was measured before
-    assert measured(opened, "lid", NAME).reasons["aupro"] == "a mask cannot be read"
-    assert 0 <= measured(opened, "lid", NAME)["i_ap"] <= 1
+    assert load_metrics(opened, "lid", NAME).reasons["aupro"] == "a mask cannot be read"
+    assert 0 <= load_metrics(opened, "lid", NAME)["i_ap"] <= 1
     assert 'class="truth"' not in text
 
 
@@ -351,7 +352,7 @@ SCORES = st.sampled_from([0.1, 0.25, 0.3, NEXT, 0.9])
 def test_the_best_threshold_has_the_best_f1(pairs: list[tuple[float, bool]]) -> None:
     array, labels = np.array([score for score, _ in pairs], np.float32), [bad for _, bad in pairs]
     scores = [float(score) for score in array]
-    cut = cases.best_threshold(array, labels)
+    cut = best_threshold(array, labels)
     if all(labels) or not any(labels):
         assert cut is None
         return
@@ -362,18 +363,17 @@ def test_the_best_threshold_has_the_best_f1(pairs: list[tuple[float, bool]]) -> 
 
 
 def test_notes_and_ranks_of_cases(run: Run) -> None:
-    raw = run.load("flange", NAME)
-    labels, scores = np.array(raw.labels), raw.scores
-    found = cases.misses(raw, 3)
+    view = open_view(run, "flange", NAME)
+    labels, scores = np.array(view.raw.labels), view.raw.scores
+    found = cases.worst_scores(view, 3, defective=True)
     assert [case.index for case in found] == sorted(np.flatnonzero(labels), key=lambda i: scores[i])[:3]
     for case in found:
         beyond = sum(float(s) > float(scores[case.index]) for s in scores[~labels])
         assert case.note == f"{beyond} of 4 good images score higher"
-        assert case.rank == 1 + sum(float(s) > float(scores[case.index]) for s in scores)
 
 
 def test_hidden_regions_are_those_with_the_lowest_median(run: Run) -> None:
-    view = look(run, "flange", NAME)
+    view = open_view(run, "flange", NAME)
     expected = []
     for index, mask in view.masks.items():
         values = view.raw.pixel_map(index)
@@ -382,30 +382,32 @@ def test_hidden_regions_are_those_with_the_lowest_median(run: Run) -> None:
             part[rows] = mask[rows]
             expected.append((float(np.median(values[part])), index, int(part.sum())))
     expected.sort()
-    found = view.survey.regions
+    found = view.regions
     assert [(r.index, r.area) for r in found] == [(index, area) for _, index, area in expected]
     assert np.allclose([r.median for r in found], [median for median, _, _ in expected])
-    case = cases.hidden(view.raw, view.survey, view.masks, 1)[0]
+    case = cases.hidden_regions(view, 1)[0]
     assert case.region is not None and int(case.region.sum()) == found[0].area
     unmarked = np.concatenate(
         [view.raw.pixel_map(i)[~view.masks.get(i, np.zeros((SIZE, SIZE), bool))] for i in range(9)]
     )
-    assert view.survey.rate(found[0].median) == pytest.approx(float((unmarked >= found[0].median).mean()), abs=2e-3)
+    assert view.false_positive_rate(found[0].median) == pytest.approx(
+        float((unmarked >= found[0].median).mean()), abs=2e-3
+    )
 
 
 def test_crumbs_of_masks_are_left_out(run: Run) -> None:
-    view = look(run, "flange", NAME)
-    crumb = replace(view.survey.regions[0], area=cases.SMALLEST - 1)
-    survey = replace(view.survey, regions=[crumb, *view.survey.regions[1:]])
-    assert cases.hidden(view.raw, survey, view.masks, 1)[0].index == view.survey.regions[1].index
+    view = open_view(run, "flange", NAME)
+    crumb = replace(view.regions[0], area=cases.SMALLEST - 1)
+    crumbled = replace(view, regions=[crumb, *view.regions[1:]])
+    assert cases.hidden_regions(crumbled, 1)[0].index == view.regions[1].index
 
 
 def test_examples_are_spread_over_kinds_and_scores(run: Run) -> None:
     raw = run.load("flange", NAME)
-    chosen = cases.examples(raw, 5)
+    chosen = cases.choose_examples(raw, 5)
     assert [raw.samples[i].kind for i in chosen] == ["dent", "dent", "scratch", "scratch", "good"]
     assert all(raw.scores[a] >= raw.scores[b] for a, b in ((chosen[0], chosen[1]), (chosen[2], chosen[3])))
-    assert len(cases.examples(raw, 2)) == 2
+    assert len(cases.choose_examples(raw, 2)) == 2
 
 
 def square(side: int, low: float, high: float) -> NDArray[np.float32]:
@@ -413,22 +415,22 @@ def square(side: int, low: float, high: float) -> NDArray[np.float32]:
 
 
 def test_a_value_has_one_colour_in_every_picture() -> None:
-    scale = pictures.Scale(0.2, 0.5, 1.5)
+    scale = pictures.PeakScale(0.2, 0.5, 1.5)
     grey = np.full((8, 8, 3), 100, np.uint8)
     quiet, loud = square(8, 0.2, 0.3), square(8, 0.3, 1.5)
-    assert (pictures.paint(grey, quiet, scale) == grey).all(), "a good part must not glow"
-    assert (pictures.paint(grey, loud, scale)[quiet == loud] == grey[quiet == loud]).all()
-    assert (pictures.paint(grey, loud, scale)[loud > 1] != grey[loud > 1]).any()
+    assert (paint(grey, quiet, scale) == grey).all(), "a good part must not glow"
+    assert (paint(grey, loud, scale)[quiet == loud] == grey[quiet == loud]).all()
+    assert (paint(grey, loud, scale)[loud > 1] != grey[loud > 1]).any()
     levels = scale.level(np.array([0.0, 0.2, 0.35, 0.5, 1.0, 1.5, 9.0], np.float32))
     assert np.allclose(levels, [0, 0, 0.5, 1, 1.5, 2, 2], atol=1e-6)
 
 
 def test_maps_that_are_all_alike_can_be_painted() -> None:
-    scale = pictures.Scale(0.3, 0.3, 0.3)
+    scale = pictures.PeakScale(0.3, 0.3, 0.3)
     low, limit, high = scale.knots()
     assert low < limit < high
     grey = np.full((4, 4, 3), 100, np.uint8)
-    assert (pictures.paint(grey, np.full((4, 4), 0.3, np.float32), scale) == grey).all()
+    assert (paint(grey, np.full((4, 4), 0.3, np.float32), scale) == grey).all()
 
 
 def drawn_edges(path: str) -> set[tuple[int, int, str]]:
@@ -457,9 +459,11 @@ def test_an_outline_is_every_edge_between_marked_and_unmarked(rows: list[list[bo
 def test_a_crop_shows_what_the_model_saw(tmp_path: Path) -> None:
     run = make_run(tmp_path, categories=("flange",))
     raw = run.load("flange", NAME)
-    whole = pictures.seen(raw, 4)
+    whole = pictures.load_input(raw, 4)
     assert whole is not None and whole.shape == (96, 80, 3)
-    cropped = pictures.seen(replace(raw, size=(56, 28), resize=112), 4)  # the middle: half as high, a quarter as wide
+    cropped = pictures.load_input(
+        replace(raw, size=(56, 28), resize=112), 4
+    )  # the middle: half as high, a quarter as wide
     assert cropped is not None and (cropped == whole[24:72, 30:50]).all()
 
 
@@ -468,7 +472,7 @@ def test_a_crop_shows_what_the_model_saw(tmp_path: Path) -> None:
 
 @given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e4))
 def test_ticks_are_round_and_inside(low: float, span: float) -> None:
-    found = charts.ticks(low, low + span)
+    found = charts.choose_ticks(low, low + span)
     assert 1 <= len(found) <= 6
     assert all(low - 1e-6 * span <= value <= low + span * (1 + 1e-6) for value, _ in found)
     assert all(float(text) == pytest.approx(value, abs=1e-6 * span + 1e-9) for value, text in found)
@@ -476,7 +480,7 @@ def test_ticks_are_round_and_inside(low: float, span: float) -> None:
 
 def test_bars_are_as_tall_as_their_counts() -> None:
     good, bad = np.array([0.0, 0.0, 0.0, 0.1]), np.array([0.9, 1.0])
-    svg = charts.histogram("Scores", good, bad, 0.5)
+    svg = charts.draw_histogram("Scores", good, bad, 0.5)
     heights = {
         name: [float(h) for h in re.findall(rf'class="{name}"[^>]*height="([\d.]+)"></rect>', svg)][: -1 if name else 0]
         for name in ("good", "bad")
@@ -488,7 +492,7 @@ def test_bars_are_as_tall_as_their_counts() -> None:
 
 def test_a_curve_ends_at_the_frame() -> None:
     curve = charts.ChartLine("area 0.5", np.array([0.0, 0.2, 1.0]), np.array([0.0, 0.5, 1.0]))
-    svg = charts.curve_chart("PRO", [curve], "x", "y", right=0.6)
+    svg = charts.draw_curves("PRO", [curve], "x", "y", right=0.6)
     points = re.findall(r'd="(M[^"]*)"', svg)[0]
     assert points.startswith(f"M{charts.LEFT} {charts.BOTTOM}L")
     x, y = points.rpartition("L")[2].split()
@@ -498,7 +502,7 @@ def test_a_curve_ends_at_the_frame() -> None:
 
 def test_steps_go_up_before_they_go_on() -> None:
     curve = charts.ChartLine("AP", np.array([0.0, 0.5, 1.0]), np.array([1.0, 1.0, 0.5]), steps=True)
-    path = re.findall(r'd="(M[^"]*)"', charts.curve_chart("PR", [curve], "x", "y"))[0]
+    path = re.findall(r'd="(M[^"]*)"', charts.draw_curves("PR", [curve], "x", "y"))[0]
     middle, bottom = (charts.LEFT + charts.RIGHT) / 2, (charts.TOP + charts.BOTTOM) / 2
     assert path == f"M{charts.LEFT} {charts.TOP}V{charts.TOP}H{middle:g}V{bottom:g}H{charts.RIGHT}"
 

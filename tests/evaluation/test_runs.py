@@ -17,9 +17,9 @@ from PIL import Image
 from procon import Config, ConfigError, Detector
 from procon.evaluation.data.datasets import BENCHMARKS, open_dataset
 from procon.evaluation.metrics import evaluate
-from procon.evaluation.paper.protocol import judge
-from procon.evaluation.paper.reproduce import NAMES, bench, choose_categories, protocol, reproduce
-from procon.evaluation.paper.results import Cell, Line, Result, as_records, fill_table, row_config
+from procon.evaluation.paper.protocol import apply_protocol
+from procon.evaluation.paper.reproduce import NAMES, bench, choose_categories, compute_here, protocol, reproduce
+from procon.evaluation.paper.results import Cell, Line, Result, fill_table, row_config
 from procon.evaluation.paper.tables import BOTTOM_3, POOL, TABLES, Table, TableRow, build_table, published
 from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
 from procon.evaluation.runs.raw import SHARED, Raw, Run, variant_name
@@ -318,10 +318,13 @@ def test_an_unknown_table_is_named(run: Run) -> None:
     with pytest.raises(ConfigError, match="the table must be one of main, ladder"):
         build_table("figure", "mvtec")
     with pytest.raises(ConfigError, match="the table must be one of main, ladder"):
-        reproduce(run, ["figure"], run.dataset.categories, CPU, ignore)
-    with pytest.raises(ConfigError, match=r"categories must be among metal_plate, tubes .*got bottle"):
-        choose_categories(run, ["bottle", "tubes"])
-    assert choose_categories(run, ["tubes", "metal_plate"]) == ("metal_plate", "tubes")
+        reproduce(run, ["figure"], run.dataset.categories, compute_here(CPU, ignore), ignore)
+    with pytest.raises(ConfigError, match=r"categories must be among metal_plate, tubes, got bottle"):
+        choose_categories(run.dataset.root, run.dataset.categories, ["bottle", "tubes"])
+    assert choose_categories(run.dataset.root, run.dataset.categories, ["tubes", "metal_plate"]) == (
+        "metal_plate",
+        "tubes",
+    )
 
 
 def test_means_spreads_and_the_papers_mean_of_the_same_categories(run: Run) -> None:
@@ -381,19 +384,22 @@ def test_reproduce_runs_what_is_missing_and_writes_the_tables(
 ) -> None:
     """With a backbone of four blocks the paper's layers do not exist, so the tables are small ones of the same form."""
     tables = {
-        "banks": lambda _: Table("banks", "Banks", tuple(TableRow(f"B = {b}", {**small, "banks": b}) for b in (1, 2))),
-        "pools": lambda _: Table("pools", "Pools", (TableRow("{-1, -3}", small),), subset=True),
+        "banks": Table("banks", "Banks", tuple(TableRow(f"B = {b}", {**small, "banks": b}) for b in (1, 2))),
+        "pools": Table("pools", "Pools", (TableRow("{-1, -3}", small),), subset=True),
     }
     monkeypatch.setattr("procon.evaluation.paper.reproduce.TABLES", tables)
     monkeypatch.setattr("procon.evaluation.paper.tables.TABLES", tables)
     monkeypatch.setattr("procon.evaluation.paper.reproduce.SPM", TableRow("SPM", {**small, "layer_fusion": "concat"}))
-    heard: list[tuple[str, str]] = []
-    results = reproduce(
-        run, ["pools", "banks"], run.dataset.categories, CPU, lambda c, stage, *_: heard.append((c, stage))
-    )
+    stages: list[str] = []
+
+    def note_stage(stage: str, _done: int, _total: int) -> None:
+        stages.append(stage)
+
+    results = reproduce(run, ["pools", "banks"], run.dataset.categories, compute_here(CPU, note_stage), note_stage)
     assert [result.name for result in results] == ["banks", "pools"]
-    assert {stage for _, stage in heard} == {"reading images", "scoring", "measuring"}
-    assert heard.count(("tubes", "reading images")) == 11  # once for each image
+    work = {f"{name}: {stage}" for name in run.dataset.categories for stage in ("reading images", "scoring")}
+    assert set(stages) == {*work, "measuring the tables"}
+    assert stages.count("tubes: reading images") == 11  # once for each image
     written = {path.name for path in (run.folder / "tables").iterdir()}
     assert written == {f"{name}.{suffix}" for name in ("banks", "pools") for suffix in ("csv", "md", "tex")}
     assert not list((run.folder / "work").iterdir())
@@ -402,14 +408,14 @@ def test_reproduce_runs_what_is_missing_and_writes_the_tables(
 def test_bench_compares_with_the_paper_only_at_its_operating_point(
     run: Run, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = bench(run, replace(run.base, **small), run.dataset.categories, CPU, ignore)
+    result = bench(run, replace(run.base, **small), run.dataset.categories, compute_here(CPU, ignore))
     assert result.name == "bench"
     assert [line.label for line in result.lines] == ["metal_plate", "tubes", "Mean"]
     assert all(cell.paper is None for line in result.lines for cell in line.cells.values())
     final = {**small, "coreset_ratio": 0.3}
     table = Table("per-category", "Categories", (TableRow("ProCon", final),), ("i_auroc", "p_ap"), per_category=True)
     monkeypatch.setattr("procon.evaluation.paper.reproduce.build_table", lambda *_: table)
-    result = bench(run, replace(run.base, **small), run.dataset.categories, CPU, ignore)
+    result = bench(run, replace(run.base, **small), run.dataset.categories, compute_here(CPU, ignore))
     assert result.name == "per-category"
     assert result.lines[0].cells["p_ap"].paper == 97.17
 
@@ -425,15 +431,15 @@ def test_the_rules_choose_the_papers_recipe_from_the_papers_tables() -> None:
         "promotion": published("promotion", "mvtec"),
     }
     gate = dict.fromkeys([*tables["pools"], "SPM"], 99.5)
-    verdict = judge(tables, gate, BOTTOM_3)
-    assert verdict.survivor == "{-3, -6, -8, -9}"
-    text = "\n".join(verdict.lines)
+    lines = apply_protocol(tables, gate, BOTTOM_3)
+    assert lines[-1].startswith("Surviving recipe: pool {-3, -6, -8, -9}, fusion by Mean.")
+    text = "\n".join(lines)
     assert "excluded, as they collapse: -12." in text
     assert "Mean is best" in text
     tables["promotion"] = published("promotion", "visa")
-    verdict = judge(tables, gate, BOTTOM_3)
-    assert verdict.survivor == "{-3, -6, -8, -9}"
-    assert sum("does not beat SPM" in line for line in verdict.lines) == 3
+    lines = apply_protocol(tables, gate, BOTTOM_3)
+    assert lines[-1].startswith("Surviving recipe: pool {-3, -6, -8, -9}, fusion by Mean.")
+    assert sum("does not beat SPM" in line for line in lines) == 3
 
 
 def test_a_pool_below_the_gate_is_not_promoted_and_no_pool_may_survive() -> None:
@@ -444,21 +450,19 @@ def test_a_pool_below_the_gate_is_not_promoted_and_no_pool_may_survive() -> None
         "promotion": published("promotion", "mvtec"),
     }
     gate = {**dict.fromkeys([*tables["pools"], "SPM"], 99.5), "{-3, -6, -8, -9}": 98.9}
-    verdict = judge(tables, gate, BOTTOM_3)
-    assert verdict.survivor is None
-    assert verdict.lines[-1] == "No pool survives on this data."
+    lines = apply_protocol(tables, gate, BOTTOM_3)
+    assert lines[-1] == "No pool survives on this data."
     assert any(
-        "{-3, -6, -8, -9}: P-AP 72.21, I-AUROC 98.90 on transistor, gate 99.00: not promoted." in x
-        for x in verdict.lines
+        "{-3, -6, -8, -9}: P-AP 72.21, I-AUROC 98.90 on transistor, gate 99.00: not promoted." in x for x in lines
     )
 
 
 def test_the_protocol_runs_on_raw_results(run: Run) -> None:
     for name in ("single-layer", "fusion", "pools", "promotion"):
         fake(run, [row_config(run.base, row) for row in build_table(name, "mpdd").rows], 1, run.dataset.categories)
-    verdict = protocol(run, run.dataset.categories)
-    assert (run.folder / "tables" / "protocol.md").read_text().splitlines() == verdict.lines
-    assert sum(line.startswith("Phase 3") for line in verdict.lines) == 5
+    lines = protocol(run, run.dataset.categories)
+    assert (run.folder / "tables" / "protocol.md").read_text().splitlines() == lines
+    assert sum(line.startswith("Phase 3") for line in lines) == 5
 
 
 # ------------------------------------------------------------------------------------------------------ writers
@@ -496,7 +500,7 @@ def test_csv_holds_every_number_in_full() -> None:
     assert float(rows[0]["i_auroc_difference"]) == pytest.approx(-0.18)
     assert rows[0]["p_ap"] == ""
     assert rows[1] == {**rows[1], "row": "Peer_1", "published": "True", "p_ap": "", "p_ap_paper": "45.2"}
-    assert [record["row"] for record in as_records(RESULT)] == ["B = 1 & 50 %", "Peer_1"]
+    assert [row["row"] for row in rows] == ["B = 1 & 50 %", "Peer_1"]
 
 
 def test_latex_escapes_and_balances() -> None:

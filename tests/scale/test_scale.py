@@ -16,7 +16,7 @@ from PIL import Image
 
 from procon import ConfigError, Detector, ImageError, ProconError
 from procon.errors import MissingExtraError
-from procon.evaluation.paper.reproduce import reproduce
+from procon.evaluation.paper.reproduce import compute_here, reproduce
 from procon.evaluation.paper.tables import Table, TableRow
 from procon.method.coreset import to_grid
 from procon.model.selection import select_anchors
@@ -136,16 +136,16 @@ def test_the_tables_of_reproduce_do_not_depend_on_who_computes(
     small: dict[str, Any] = {"layers": (-1, -3), "coreset_ratio": 0.3, "num_neighbors": 3}
     rows = tuple(TableRow(f"B = {banks}", {**small, "banks": banks}) for banks in (1, 2))
     tables = {
-        "banks": lambda _: Table("banks", "Banks", rows),
-        "pools": lambda _: Table("pools", "Pools", rows[:1], subset=True),
+        "banks": Table("banks", "Banks", rows),
+        "pools": Table("pools", "Pools", rows[:1], subset=True),
     }
     monkeypatch.setattr("procon.evaluation.paper.reproduce.TABLES", tables)
     monkeypatch.setattr("procon.evaluation.paper.tables.TABLES", tables)
     monkeypatch.setattr("procon.evaluation.paper.reproduce.SPM", TableRow("SPM", {**small, "layer_fusion": "concat"}))
     written = []
-    for name, compute in (("alone", None), ("cut", compute_on(Wide("cpu"), ignore))):
+    for name, compute in (("alone", compute_here(CPU, ignore)), ("cut", compute_on(Wide("cpu"), ignore))):
         run = make_run(tmp_path / name, data, tiny_backbone)
-        reproduce(run, ["banks", "pools"], run.dataset.categories, CPU, ignore, compute=compute)
+        reproduce(run, ["banks", "pools"], run.dataset.categories, compute, ignore)
         written.append({path.name: path.read_text() for path in (run.folder / "tables").iterdir()} | raw_bytes(run))
     assert written[0] == written[1] and "banks.csv" in written[0]
 

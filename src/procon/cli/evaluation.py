@@ -14,11 +14,10 @@ from procon.cli.terminal import show_progress
 from procon.config import Config
 
 if TYPE_CHECKING:
-    import torch
-
-    from procon.evaluation.paper.reproduce import Compute, Progress
+    from procon.evaluation.paper.reproduce import Compute
     from procon.evaluation.paper.results import Result
     from procon.evaluation.runs.raw import Run
+    from procon.progress import Progress
 
 RUN_SETTINGS = ("backbone", "weights", "image_size", "resize", "aspect", "tile", "precision")
 
@@ -49,11 +48,9 @@ def bench(
 
     config = Config(**settings)
     run = _open_run(root, dataset, output, {name: value for name, value in settings.items() if name in RUN_SETTINGS})
-    chosen = tables.choose_categories(run, _split(categories))
-    with _workers(ray, device) as (target, on_progress, compute):
-        result = tables.bench(
-            run, config, chosen, target, on_progress, seeds=seeds, keep_work=keep_work, compute=compute
-        )
+    chosen = tables.choose_categories(root, run.dataset.categories, _split(categories))
+    with _workers(ray, device) as (compute, _):
+        result = tables.bench(run, config, chosen, compute, seeds=seeds, keep_work=keep_work)
     _print_tables([result])
     typer.echo(f"raw results, metrics and tables in {run.folder}\nnext: procon report {run.folder}")
 
@@ -92,15 +89,13 @@ def reproduce(
     from procon.evaluation.paper import reproduce as tables
 
     run = _open_run(root, dataset, output, settings)
-    chosen = tables.choose_categories(run, _split(categories))
+    chosen = tables.choose_categories(root, run.dataset.categories, _split(categories))
     wanted = list(tables.NAMES) if "all" in names else names
-    with _workers(ray, device) as (target, on_progress, compute):
-        results = tables.reproduce(
-            run, wanted, chosen, target, on_progress, seeds=seeds, keep_work=keep_work, compute=compute
-        )
+    with _workers(ray, device) as (compute, on_progress):
+        results = tables.reproduce(run, wanted, chosen, compute, on_progress, seeds=seeds, keep_work=keep_work)
     _print_tables(results)
     if tables.PROTOCOL in wanted:
-        typer.echo("\n".join(tables.protocol(run, chosen).lines))
+        typer.echo("\n".join(tables.protocol(run, chosen)))
     typer.echo(f"tables in {run.folder / 'tables'}\nnext: procon report {run.folder}")
 
 
@@ -116,7 +111,7 @@ def report(
     opened = open_run(run)
     page = output or run / "report.html"
     with show_progress() as on_progress:
-        write_report(opened, page, lambda done, total: on_progress("report: drawing", done, total), variant=variant)
+        write_report(opened, page, on_progress, variant=variant)
     typer.echo(f"wrote {page}")
 
 
@@ -127,16 +122,15 @@ def figures(
     variant: _Variant = None,
 ) -> None:
     """Draw the paper's figures: maps of hard NN, SPM and ProCon, maps by layer, histograms, ROC, PR and PRO curves."""
+    from procon.evaluation.paper.reproduce import choose_categories
     from procon.evaluation.report.figures import write_figures
-    from procon.evaluation.report.lineup import choose_stored, open_run
+    from procon.evaluation.report.lineup import open_run
 
     opened = open_run(run)
-    chosen = choose_stored(opened, _split(categories))
+    chosen = choose_categories(run, list(opened.stored()), _split(categories))
     folder = output or run / "figures"
     with show_progress() as on_progress:
-        written, problems = write_figures(
-            opened, folder, chosen, lambda done, total: on_progress("figures: drawing", done, total), variant
-        )
+        written, problems = write_figures(opened, folder, chosen, on_progress, variant)
     for problem in problems:
         typer.echo(problem, err=True)
     typer.echo(f"wrote {len(written)} figures to {folder}")
@@ -167,25 +161,16 @@ def _print_tables(results: "list[Result]") -> None:
 
 
 @contextmanager
-def _workers(ray: str | None, device: str) -> "Iterator[tuple[torch.device, Progress, Compute | None]]":
-    """Device, progress display and, with ``ray``, the function that computes on the workers of that cluster."""
-    import torch
-
-    from procon.vision.backbone import resolve_device
-
+def _workers(ray: str | None, device: str) -> "Iterator[tuple[Compute, Progress]]":
+    """The function that computes raw results, here or with ``ray`` on a cluster, and the progress display."""
     if ray is None:
+        from procon.evaluation.paper.reproduce import compute_here
+        from procon.vision.backbone import resolve_device
+
         with show_progress() as on_progress:
-            yield (
-                resolve_device(device),
-                lambda category, stage, done, total: on_progress(f"{category}: {stage}", done, total),
-                None,
-            )
+            yield compute_here(resolve_device(device), on_progress), on_progress
         return
     from procon.scale.categories import compute_on
 
     with cli_ray.workers(ray, device) as cluster, cli_ray.worker_progress() as on_worker:
-        yield (
-            torch.device("cpu"),  # of this process, which only measures
-            lambda category, stage, done, total: on_worker("", category, stage, done, total),
-            compute_on(cluster, on_worker),
-        )
+        yield compute_on(cluster, on_worker), lambda stage, done, total: on_worker("", "all", stage, done, total)

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from procon.demo.scene import BOLT, BOSS, Field, Scene, blur, edge_distance, make_noise, smooth_step
 
-DEFECT_KINDS: tuple[str, ...] = ("scratch", "chipped_edge", "rust")
-KINDS: tuple[str, ...] = ("good", *DEFECT_KINDS)
+DEFECT_KINDS = ("scratch", "chipped_edge", "rust")
+PART_KINDS = ("good", *DEFECT_KINDS)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def make_defect(kind: str, seed: int, scene: Scene, solid: Field) -> tuple[Defec
     """The defect of this kind and seed, and the samples ``[N,N]`` of the part that it touches."""
     defect = Defect(*(np.zeros_like(solid) for _ in range(5)))
     if kind != "good":
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(KINDS.index(kind),)))
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(PART_KINDS.index(kind),)))
         {"scratch": _scratch, "chipped_edge": _chip, "rust": _rust}[kind](rng, scene, defect)
     touched = (np.maximum(np.maximum(defect.wear, defect.cut), defect.rust) > 0.03) & (solid > 0)
     for field in (defect.relief, defect.wear, defect.rust, defect.cut):

@@ -1,15 +1,14 @@
 """Procedural photographs of a machined flange, good or with one of three defects, with exact masks."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from procon.demo.defects import DEFECT_KINDS, KINDS, make_defect
+from procon.arrays import Bools, Bytes
+from procon.demo.defects import DEFECT_KINDS, PART_KINDS, make_defect
 from procon.demo.scene import (
     SUPERSAMPLE,
     Field,
@@ -25,8 +24,8 @@ from procon.demo.scene import (
     tooling_marks,
     tray_light,
 )
-
-__all__ = ["DEFECT_KINDS", "KINDS", "MIN_SIZE", "Part", "plan_set", "render_part", "write_set"]
+from procon.files import atomic_path
+from procon.progress import Progress, no_progress
 
 MIN_SIZE = 64  # pixels; below it the drilled holes are no longer resolved
 COOL = (0.88, 0.96, 1.06)  # RGB of the fill lamp and the room
@@ -36,15 +35,13 @@ TARNISH = (0.66, 0.46, 0.30)  # what a thin film of rust leaves of the metal's l
 
 @dataclass(frozen=True)
 class Part:
-    """One picture: ``image`` uint8 ``[H,W,3]`` sRGB, ``mask`` bool ``[H,W]`` True on the defect."""
+    """One picture: ``image`` [H, W, 3] in sRGB, ``mask`` [H, W] True on the defect."""
 
-    name: str
-    kind: str
-    image: NDArray[np.uint8]
-    mask: NDArray[np.bool_]
+    image: Bytes
+    mask: Bools
 
 
-def _compose(kind: str, seed: int, size: int) -> tuple[list[Field], NDArray[np.bool_]]:
+def _compose(kind: str, seed: int, size: int) -> tuple[list[Field], Bools]:
     """Linear light of the three channels, and the samples ``[N,N]`` that the defect touches."""
     # The scene never draws from the defect's generator: all kinds of one seed share their scene.
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
@@ -75,7 +72,7 @@ def _compose(kind: str, seed: int, size: int) -> tuple[list[Field], NDArray[np.b
     return channels, touched
 
 
-def _develop(channels: list[Field], seed: int, size: int) -> NDArray[np.uint8]:
+def _develop(channels: list[Field], seed: int, size: int) -> Bytes:
     """Lens, sensor and tone curve: linear light to sRGB bytes ``[size,size,3]``."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0, 1)))
     sigma = rng.uniform(0.40, 0.60) * size / 448
@@ -99,27 +96,27 @@ def _check(**counts: tuple[object, int]) -> None:
             raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
-def render_part(kind: str, seed: int, size: int = 448, name: str = "000") -> Part:
+def render_part(kind: str, seed: int, size: int = 448) -> Part:
     """Photograph one part, ``size`` pixels square; the same arguments give the same bytes.
 
-    All kinds of one seed show the same part in the same light: from a pixel outside its mask on, a
-    defective one equals its good twin to within 2 grey levels.
+    All kinds of one seed show the same part in the same light: outside its mask, a defective part equals its good twin
+    to within 2 grey levels.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    if kind not in PART_KINDS:
+        raise ValueError(f"kind must be one of {', '.join(PART_KINDS)}, got {kind!r}")
     _check(seed=(seed, 0), size=(size, MIN_SIZE))
     channels, touched = _compose(kind, seed, size)
     seen = np.any(touched.reshape(size, SUPERSAMPLE, size, SUPERSAMPLE), axis=(1, 3))
     # One pixel more, because the lens spreads the defect's border that far.
     mask = np.asarray(ndimage.binary_dilation(np.asarray(seen)), np.bool_)
-    return Part(name, kind, _develop(channels, seed, size), mask)
+    return Part(_develop(channels, seed, size), mask)
 
 
 def plan_set(train: int, good: int, defects_per_kind: int, seed: int = 0) -> list[tuple[str, str, str, int]]:
     """(split, kind, name, seed) of every part of a set: training parts, good test parts, then each defect kind.
 
-    A part depends on ``seed``, its group and its place there alone, so a larger set extends a
-    smaller one. Names count up from "000" within each group.
+    A part depends only on ``seed``, its group and its place there, so a larger set extends a smaller one. Names count
+    up from "000" within each group.
     """
     _check(train=(train, 0), good=(good, 0), defects_per_kind=(defects_per_kind, 0), seed=(seed, 0))
     groups = [("train", "good", train), ("test", "good", good)]
@@ -132,14 +129,6 @@ def plan_set(train: int, good: int, defects_per_kind: int, seed: int = 0) -> lis
     return plan
 
 
-def _save(pixels: NDArray[np.uint8], path: Path) -> None:
-    """Write a PNG beside its place and move it there, so that no reader meets half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.part")
-    Image.fromarray(pixels).save(draft, format="PNG")
-    draft.replace(path)
-
-
 def write_set(
     folder: Path,
     *,
@@ -148,20 +137,20 @@ def write_set(
     defects_per_kind: int,
     seed: int = 0,
     size: int = 448,
-    progress: Callable[[int, int], None] | None = None,
+    on_progress: Progress = no_progress,
 ) -> None:
     """Write the parts of :func:`plan_set` as an MVTec tree under ``folder``, replacing files of the same names.
 
     ``train/good/000.png``, ``test/<kind>/000.png``, and for each defect
     ``ground_truth/<kind>/000_mask.png`` (uint8, 0 or 255). Other files there are left alone.
-    ``progress`` hears (done, total) parts.
     """
     plan = plan_set(train, good, defects_per_kind, seed)
-    for done, (split, kind, name, one) in enumerate(plan, start=1):
-        part = render_part(kind, one, size, name)
-        _save(part.image, folder / split / kind / f"{name}.png")
+    for done, (split, kind, name, part_seed) in enumerate(plan, start=1):
+        part = render_part(kind, part_seed, size)
+        pictures = {folder / split / kind / f"{name}.png": Image.fromarray(part.image)}
         if kind != "good":
-            mask = np.where(part.mask, np.uint8(255), np.uint8(0))
-            _save(mask, folder / "ground_truth" / kind / f"{name}_mask.png")
-        if progress is not None:
-            progress(done, len(plan))
+            pictures[folder / "ground_truth" / kind / f"{name}_mask.png"] = Image.fromarray(part.mask).convert("L")
+        for path, picture in pictures.items():
+            with atomic_path(path) as temporary:
+                picture.save(temporary, format="PNG")
+        on_progress("rendering parts", done, len(plan))

@@ -9,32 +9,17 @@ from procon.detector import Detector
 from procon.progress import Progress
 from procon.results.inspection import Outcome, ScoredImage, find_images, inspect
 
-TRAIN, GOOD, DEFECTS_PER_KIND = 32, 6, 4
-SEED = 7
-
-
-def demo_config(weights: str | None = None) -> Config:
-    """The paper's recipe on the smallest backbone, so that it takes a minute on a laptop."""
-    return Config(backbone="dinov2-small", weights=weights)
-
 
 def run_demo(
-    folder: Path,
-    weights: str | None = None,
-    progress: Progress | None = None,
-    on_row: Callable[[ScoredImage], None] | None = None,
+    folder: Path, weights: str | None, on_progress: Progress, on_row: Callable[[ScoredImage], None]
 ) -> tuple[Detector, Outcome]:
-    """Render parts, fit, score and write everything under ``folder``; the detector is saved as ``part.procon``."""
+    """Render parts, fit, score and write everything under ``folder``; the detector is saved as ``part.procon``.
+
+    The recipe is the paper's on the smallest backbone, so that it takes a minute on a laptop.
+    """
     parts = folder / "parts"
-    write_set(
-        parts,
-        train=TRAIN,
-        good=GOOD,
-        defects_per_kind=DEFECTS_PER_KIND,
-        seed=SEED,
-        progress=(lambda done, total: progress("rendering parts", done, total)) if progress else None,
-    )
-    detector = Detector(demo_config(weights)).fit(parts, progress=progress)
+    write_set(parts, train=32, good=6, defects_per_kind=4, seed=7, on_progress=on_progress)
+    detector = Detector(Config(backbone="dinov2-small", weights=weights)).fit(parts, progress=on_progress)
     detector.save(folder / "part.procon")
     outcome = inspect(
         detector,

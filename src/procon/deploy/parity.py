@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from procon.arrays import Floats
-from procon.demo.parts import KINDS, render_part
+from procon.demo.defects import PART_KINDS
+from procon.demo.parts import render_part
 from procon.detector import Detector
 from procon.errors import ImageError
 from procon.vision.images import ImageLike, Picture, open_each, open_image, to_input
@@ -75,7 +76,7 @@ def check_images(detector: Detector, given: Sequence[ImageLike] | None) -> Check
     if pictures:
         origin = f"{len(pictures)} training images, and the same with a square turned negative"
         return CheckImages((*pictures, *map(with_defect, pictures)), origin, True)
-    rendered = tuple(open_image(render_part(kind, 0, 224).image) for kind in KINDS)
+    rendered = tuple(open_image(render_part(kind, 0, 224).image) for kind in PART_KINDS)
     return CheckImages(
         rendered, f"{len(rendered)} rendered parts, because the training images are no longer there", False
     )

@@ -12,30 +12,21 @@ The paper describes the decisions in words. As rules, which choose the paper's r
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
-Values = Mapping[str, Mapping[str, float]]
+Percents = Mapping[str, Mapping[str, float]]
 """Label -> metric -> percent."""
 
-GATE = 99.0
-COLLAPSE = 10.0
-KEPT = 0.05
+GATE = 99.0  # image AUROC on the gate category
+COLLAPSE = 10.0  # points of image AUROC below the best layer
+ROUNDING = 0.05  # points of image AUROC
 _RULES = ("Mean", "Median", "Max", "Mean, robust per-image norm", "Mean, train-statistics norm", "Concat, one bank")
+_FUSION = ("i_auroc", "p_ap", "pauroc30")
+_IMPROVED = ("p_auroc", "p_ap", "pauroc30")
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """How the protocol went."""
-
-    survivor: str | None
-    """The pool that is left, if any."""
-    lines: list[str]
-    """The story, a line for each decision."""
-
-
-def judge(tables: Mapping[str, Values], gate: Mapping[str, float], subset: Sequence[str]) -> Verdict:
-    """Apply the rules to the tables ``single-layer``, ``fusion``, ``pools`` and ``promotion``.
+def apply_protocol(tables: Mapping[str, Percents], gate: Mapping[str, float], subset: Sequence[str]) -> list[str]:
+    """Report the decisions by the tables ``single-layer``, ``fusion``, ``pools`` and ``promotion``, a line for each.
 
     ``gate`` is the image AUROC of each pool and of SPM on the gate category, the first of ``subset``.
     """
@@ -48,8 +39,8 @@ def judge(tables: Mapping[str, Values], gate: Mapping[str, float], subset: Seque
         f"Phase 1, single layers: I-AUROC from {min(layers.values()):.2f} to {best:.2f}; "
         + (f"excluded, as they collapse: {', '.join(toxic)}." if toxic else "none collapses."),
     ]
-    fusion = {label: _three(values) for label, values in tables["fusion"].items() if label in _RULES}
-    rule = max(fusion, key=lambda label: fusion[label])
+    fusion = {label: _mean(values, *_FUSION) for label, values in tables["fusion"].items() if label in _RULES}
+    rule = max(fusion, key=fusion.__getitem__)
     lines.append(
         f"Phase 2, fusion on {', '.join(subset)}: {rule} is best (mean of I-AUROC, P-AP, pAUROC30 "
         f"{fusion[rule]:.2f}; " + ", ".join(f"{k} {v:.2f}" for k, v in fusion.items() if k != rule) + ")."
@@ -61,9 +52,9 @@ def judge(tables: Mapping[str, Values], gate: Mapping[str, float], subset: Seque
         value = gate.get(pool, float("nan"))
         passes = value >= limit and not bad
         promoted += [pool] if passes else []
-        why = f"holds {', '.join(bad)}" if bad else f"I-AUROC {value:.2f} on {subset[0]}, gate {limit:.2f}"
+        reason = f"holds {', '.join(bad)}" if bad else f"I-AUROC {value:.2f} on {subset[0]}, gate {limit:.2f}"
         lines.append(
-            f"Phase 3, pool {pool}: P-AP {tables['pools'][pool]['p_ap']:.2f}, {why}: "
+            f"Phase 3, pool {pool}: P-AP {tables['pools'][pool]['p_ap']:.2f}, {reason}: "
             + ("promoted." if passes else "not promoted.")
         )
     reference = tables["promotion"]["SPM"]
@@ -71,18 +62,19 @@ def judge(tables: Mapping[str, Values], gate: Mapping[str, float], subset: Seque
     for pool, values in tables["promotion"].items():
         if pool == "SPM" or pool not in promoted:
             continue
-        lost = [name for name in ("p_auroc", "p_ap", "pauroc30") if values[name] <= reference[name]]
-        lost += ["i_auroc"] if values["i_auroc"] < reference["i_auroc"] - KEPT else []
-        lines.append(f"Phase 4, pool {pool}: " + (f"does not beat SPM in {', '.join(lost)}." if lost else "survives."))
-        if not lost:
-            alive[pool] = fmean(values[name] for name in ("i_auroc", "p_auroc", "p_ap", "pauroc30"))
-    survivor = max(alive, key=lambda pool: alive[pool]) if alive else None
-    if survivor is None:
-        lines.append("No pool survives on this data.")
+        failed = [name for name in _IMPROVED if values[name] <= reference[name]]
+        failed += ["i_auroc"] if values["i_auroc"] < reference["i_auroc"] - ROUNDING else []
+        lines.append(
+            f"Phase 4, pool {pool}: " + (f"does not beat SPM in {', '.join(failed)}." if failed else "survives.")
+        )
+        if not failed:
+            alive[pool] = _mean(values, "i_auroc", *_IMPROVED)
+    if alive:
+        lines.append(f"Surviving recipe: pool {max(alive, key=alive.__getitem__)}, fusion by {rule}.")
     else:
-        lines.append(f"Surviving recipe: pool {survivor}, fusion by {rule}.")
-    return Verdict(survivor, lines)
+        lines.append("No pool survives on this data.")
+    return lines
 
 
-def _three(values: Mapping[str, float]) -> float:
-    return fmean(values[name] for name in ("i_auroc", "p_ap", "pauroc30"))
+def _mean(values: Mapping[str, float], *names: str) -> float:
+    return fmean(values[name] for name in names)

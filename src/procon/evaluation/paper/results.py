@@ -1,27 +1,33 @@
-"""Tables with numbers in them: ours from the raw results of a run, the paper's where they may stand beside them."""
+"""Tables with numbers: ours from the raw results of a run, and the paper's where they are comparable."""
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from procon.config import Config
 from procon.evaluation.data.datasets import BENCHMARKS
-from procon.evaluation.paper.tables import BOTTOM_3, TITLES, Table, TableRow, published, spm
+from procon.evaluation.paper.tables import (
+    BOTTOM_3,
+    ONE_PERCENT,
+    SPM_RECIPE,
+    TITLES,
+    Table,
+    TableRow,
+    published,
+)
 from procon.evaluation.runs.raw import Run, variant_name
 
 SEED_STEP = 100  # between the bank seeds of two repeats: more than any number of banks
+SPM = TableRow("SPM", {**SPM_RECIPE, **ONE_PERCENT})
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number, in percent."""
+    """One number of a table, in percent."""
 
-    value: float | None = None
-    """Mean over categories and repeats; None where there is nothing of ours."""
-    spread: float | None = None
-    """Standard deviation over repeats, where there are several."""
+    value: float | None = None  # ours: mean over categories and repeats
+    spread: float | None = None  # standard deviation over repeats, where there are several
     paper: float | None = None
 
     @property
@@ -29,15 +35,23 @@ class Cell:
         """Ours less the paper's."""
         return None if self.value is None or self.paper is None else self.value - self.paper
 
+    def format(self, compared: str) -> str:
+        """Ours, followed by ``compared``, a format of ``paper`` and ``difference``, if the paper has a value."""
+        if self.value is None:
+            return "" if self.paper is None else _number(self.paper)
+        ours = _number(self.value) + (f" ± {self.spread:.2f}" if self.spread is not None else "")
+        if self.paper is None:
+            return ours
+        return ours + compared.format(paper=_number(self.paper), difference=f"{self.value - self.paper:+.2f}")
+
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a finished table."""
+    """One line of a finished table."""
 
     label: str
     cells: dict[str, Cell]
-    published: bool = False
-    """A system we did not run; its numbers are as its authors printed them."""
+    published: bool = False  # a system that we did not run; its numbers are as its authors printed them
 
 
 @dataclass(frozen=True)
@@ -50,9 +64,24 @@ class Result:
     lines: list[Line]
     notes: list[str] = field(default_factory=list)
 
-    def column_titles(self) -> list[str]:
-        """The headings of the numbers."""
-        return [TITLES[column] for column in self.columns]
+    def headings(self) -> list[str]:
+        """The heading of each column."""
+        label = "Category" if self.name in ("per-category", "bench") else "Variant"
+        return [label, *(TITLES[column] for column in self.columns)]
+
+    def rows(self, star: str, compared: str, escape: Callable[[str], str] = str) -> list[list[str]]:
+        """The texts of each line: its label, with ``star`` after published systems, then its cells."""
+        return [
+            [
+                escape(line.label) + (star if line.published else ""),
+                *(line.cells.get(column, Cell()).format(compared) for column in self.columns),
+            ]
+            for line in self.lines
+        ]
+
+
+def _number(value: float) -> str:
+    return "n/a" if math.isnan(value) else f"{value:.2f}"
 
 
 def row_config(base: Config, row: TableRow, seed: int = 0) -> Config:
@@ -62,7 +91,7 @@ def row_config(base: Config, row: TableRow, seed: int = 0) -> Config:
 
 
 def known_hardest(run: Run, categories: Sequence[str]) -> tuple[str, ...] | None:
-    """The paper's validation subset of MVTec-AD, or all where they are no more; None if it takes a measurement."""
+    """The paper's validation subset of MVTec-AD, or all of three or fewer; None if it must be measured."""
     if run.dataset.name == "mvtec" and set(BOTTOM_3) <= set(categories):
         return BOTTOM_3
     return tuple(categories) if len(categories) <= len(BOTTOM_3) else None
@@ -70,64 +99,59 @@ def known_hardest(run: Run, categories: Sequence[str]) -> tuple[str, ...] | None
 
 def hardest(run: Run, categories: Sequence[str]) -> tuple[str, ...]:
     """The subset for quick studies: :func:`known_hardest`, or the three categories where SPM detects worst."""
-    known = known_hardest(run, categories)
-    if known is not None:
-        return known
     variant = variant_name(row_config(run.base, SPM))
-    return tuple(sorted(categories, key=lambda name: (run.measure(name, variant)["i_auroc"], name))[: len(BOTTOM_3)])
-
-
-SPM = TableRow("SPM", spm(coreset_ratio=0.01))
+    return known_hardest(run, categories) or tuple(
+        sorted(categories, key=lambda name: (run.measure(name, variant)["i_auroc"], name))[: len(BOTTOM_3)]
+    )
 
 
 def fill_table(run: Run, table: Table, categories: Sequence[str], seeds: int = 1) -> Result:
     """Measure every row of ``table`` on ``categories``; the raw results must be there."""
-    notes: list[str] = []
-    lines: list[Line] = []
+    dataset, notes = run.dataset.name, list[str]()
     if table.per_category:
-        for category in categories:
-            paper = published(table.name, run.dataset.name).get(category, {})
-            lines.append(Line(category, _cells(run, table, table.rows[0], [category], seeds, paper, notes)))
+        paper = {**published(table.name, dataset)}
+        groups = [(category, table.rows[0], [category]) for category in categories]
         if len(categories) > 1:
-            paper = _same_categories(run.dataset.name, categories) if table.name == "per-category" else {}
-            lines.append(Line("Mean", _cells(run, table, table.rows[0], categories, seeds, paper, notes)))
+            groups.append(("Mean", table.rows[0], list(categories)))
+            paper["Mean"] = _same_categories(dataset, categories) if paper else {}
     else:
-        values = _paper_values(run, table, categories, notes)
-        for row in table.rows:
-            cells = _cells(run, table, row, categories, seeds, values.get(row.label, {}), notes)
-            lines.append(Line(row.label, cells))
-        if table.name == "main":
-            lines = _systems(run.dataset.name) + lines
-    where = run.dataset.title if run.dataset.name in BENCHMARKS else f"folder {run.dataset.title}"
+        paper = _paper_values(run, table, categories, notes)
+        groups = [(row.label, row, list(categories)) for row in table.rows]
+    lines = _systems(dataset) if table.name == "main" else []
+    for label, row, group in groups:
+        configs = [row_config(run.base, row, seed) for seed in range(seeds)]
+        means = [_means(run, table.columns, group, variant_name(config), notes) for config in configs]
+        lines.append(Line(label, _cells(table.columns, means, paper.get(label, {}))))
+    where = run.dataset.title if dataset in BENCHMARKS else f"folder {run.dataset.title}"
     many = f"{len(categories)} categories: " if len(categories) > 1 else ""
     title = f"{table.title} ({where}; {many}{', '.join(categories)})"
-    columns = _columns(table, lines)
+    empty = Cell()
+    columns = tuple(name for name in table.columns if any(line.cells.get(name, empty) != empty for line in lines))
     return Result(table.name, title, columns, lines, [*_notes(run, table, lines, seeds), *dict.fromkeys(notes)])
 
 
+def _means(
+    run: Run, columns: Sequence[str], categories: Sequence[str], variant: str, notes: list[str]
+) -> dict[str, float]:
+    """The mean of each metric over the categories where it is defined, in percent; ``notes`` gets the others."""
+    measured = {category: run.measure(category, variant) for category in categories}
+    means = {}
+    for column in columns:
+        values = {category: metrics[column] for category, metrics in measured.items()}
+        for category in (name for name, value in values.items() if math.isnan(value)):
+            why = measured[category].reasons.get(column, "?")
+            notes.append(f"{TITLES[column]} of {category} is undefined: {why}.")
+        defined = [value for value in values.values() if not math.isnan(value)]
+        means[column] = 100 * statistics.fmean(defined) if defined else math.nan
+    return means
+
+
 def _cells(
-    run: Run,
-    table: Table,
-    row: TableRow,
-    categories: Sequence[str],
-    seeds: int,
-    paper: Mapping[str, float],
-    notes: list[str],
+    columns: Sequence[str], repeats: Sequence[Mapping[str, float]], paper: Mapping[str, float]
 ) -> dict[str, Cell]:
-    repeats: list[dict[str, float]] = []
-    for seed in range(seeds):
-        variant = variant_name(row_config(run.base, row, seed))
-        measured = {category: run.measure(category, variant) for category in categories}
-        means = {}
-        for column in table.columns:
-            defined = [metrics[column] for metrics in measured.values() if not math.isnan(metrics[column])]
-            means[column] = 100 * statistics.fmean(defined) if defined else math.nan
-            for category, metrics in measured.items():
-                if math.isnan(metrics[column]):
-                    notes.append(f"{TITLES[column]} of {category} is undefined: {metrics.reasons.get(column, '?')}.")
-        repeats.append(means)
+    """The cells of a line from the means of each repeat."""
     cells = {}
-    for column in table.columns:
+    for column in columns:
         values = [means[column] for means in repeats]
         spread = statistics.stdev(values) if len(values) > 1 else None
         cells[column] = Cell(statistics.fmean(values), spread, paper.get(column))
@@ -161,11 +185,11 @@ def _paper_values(run: Run, table: Table, categories: Sequence[str], notes: list
 
 def _same_categories(dataset: str, categories: Sequence[str]) -> dict[str, float]:
     """The mean of the paper's values over ``categories``; empty if one of them is not in its tables."""
-    known = published("per-category", dataset)
-    if not known or any(category not in known for category in categories):
+    printed = published("per-category", dataset)
+    if any(category not in printed for category in categories):
         return {}
-    metrics = known[categories[0]]
-    return {name: statistics.fmean(known[category][name] for category in categories) for name in metrics}
+    metrics = printed[categories[0]]
+    return {name: statistics.fmean(printed[category][name] for category in categories) for name in metrics}
 
 
 def _systems(dataset: str) -> list[Line]:
@@ -176,11 +200,6 @@ def _systems(dataset: str) -> list[Line]:
             own = {"aupro" if name == "pauroc30" else name: value for name, value in values.items()}
             lines.append(Line(label, {name: Cell(paper=value) for name, value in own.items()}, published=True))
     return lines
-
-
-def _columns(table: Table, lines: Sequence[Line]) -> tuple[str, ...]:
-    used = {column for line in lines for column, cell in line.cells.items() if cell != Cell()}
-    return tuple(column for column in table.columns if column in used)
 
 
 def _notes(run: Run, table: Table, lines: Sequence[Line], seeds: int) -> list[str]:
@@ -209,18 +228,3 @@ def backbone_name(config: Config) -> str:
     """What to call the backbone in a note: its name and, where given, the weights file."""
     source = f" ({config.weights.replace(chr(92), '/').rsplit('/', 1)[-1]})" if config.weights else ""
     return f"{config.backbone}{source}"
-
-
-def as_records(result: Result) -> list[dict[str, Any]]:
-    """Plain rows, full precision: label, then for each metric ours, spread, the paper's and the difference."""
-    records = []
-    for line in result.lines:
-        record: dict[str, Any] = {"table": result.name, "row": line.label, "published": line.published}
-        for column in result.columns:
-            cell = line.cells.get(column, Cell())
-            record[column] = cell.value
-            record[f"{column}_spread"] = cell.spread
-            record[f"{column}_paper"] = cell.paper
-            record[f"{column}_difference"] = cell.difference
-        records.append(record)
-    return records

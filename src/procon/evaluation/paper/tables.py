@@ -4,19 +4,13 @@ A row is a label and the settings in which it differs from the paper's recipe; n
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from procon.errors import ConfigError
-
-IMAGE = ("i_auroc", "i_ap", "i_f1")
-PIXEL = ("p_auroc", "p_ap", "p_f1")
-ALL = (*IMAGE, *PIXEL, "aupro", "pauroc30", "pro200")
-FOUR = ("i_auroc", "p_auroc", "p_ap", "aupro", "pauroc30")
-THREE = ("i_auroc", "p_ap", "aupro", "pauroc30")
 
 TITLES = {
     "i_auroc": "I-AUROC",
@@ -29,22 +23,29 @@ TITLES = {
     "pauroc30": "pAUROC30",
     "pro200": "PRO200",
 }
+ALL = tuple(TITLES)
+FOUR = ("i_auroc", "p_auroc", "p_ap", "aupro", "pauroc30")
+THREE = ("i_auroc", "p_ap", "aupro", "pauroc30")
 
 POOL = (-3, -6, -8, -9)
 WIDE_POOL = (-3, -4, -6, -8, -9)  # the temporary pool of the fusion study
-SPM_LAYERS = (-1, -3, -6, -9, -12)  # what the published recipe joined for the numbers the paper prints as SPM
 BOTTOM_3 = ("transistor", "pill", "zipper")  # the paper's validation subset of MVTec-AD
-FINAL_RATIO = {"realiad": 0.01, "mpdd": 0.01, "btad": 0.01, "medical": 0.01}
-FINAL_BANKS = {"mpdd": 1, "btad": 1, "medical": 1}
+ONE_PERCENT = {"coreset_ratio": 0.01}
+CONCAT: dict[str, Any] = {"layer_fusion": "concat"}
+SPM_RECIPE: dict[str, Any] = {"layers": (-1, -3, -6, -9, -12), **CONCAT}  # behind the numbers the paper prints as SPM
+HARD_RECIPE: dict[str, Any] = {"readout": "hard", "banks": 1}
+_SMALL_POINT = {"coreset_ratio": 0.01, "banks": 1}
+_FINAL_POINTS = {"realiad": {"coreset_ratio": 0.01, "banks": 5}} | dict.fromkeys(
+    ("mpdd", "btad", "medical"), _SMALL_POINT
+)
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """One line of a table."""
+    """One row of a table: its label and how the variant differs from ``Config()``."""
 
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
-    """How the variant differs from ``Config()``."""
 
 
 @dataclass(frozen=True)
@@ -55,174 +56,164 @@ class Table:
     title: str
     rows: tuple[TableRow, ...]
     columns: tuple[str, ...] = FOUR
-    subset: bool = False
-    """On the three hardest categories only."""
-    per_category: bool = False
-    """One line for each category instead of their mean."""
+    subset: bool = False  # on the three hardest categories only
+    per_category: bool = False  # a line for each category in addition to their mean
+    final: bool = False  # at the operating point of the paper's results on the dataset
     note: str = ""
-
-
-def spm(**settings: Any) -> dict[str, Any]:
-    """The five-layer concatenation that the paper's SPM numbers come from."""
-    return {"layers": SPM_LAYERS, "layer_fusion": "concat", **settings}
-
-
-def _pool(layers: Sequence[int]) -> str:
-    return "{" + ", ".join(str(layer) for layer in layers) + "}"
-
-
-def _final(dataset: str) -> dict[str, Any]:
-    """The operating point of the paper's results on a dataset."""
-    return {"coreset_ratio": FINAL_RATIO.get(dataset, 0.05), "banks": FINAL_BANKS.get(dataset, 5)}
-
-
-_ONE = {"coreset_ratio": 0.01}
-_SPM_NOTE = (
-    "SPM joins blocks -1, -3, -6, -9 and -12 in one memory, as the recipe behind the paper's numbers does, although "
-    "its text calls SPM single-layer; single-layer rows are ours."
-)
-_POOLS = ((-8, -9), (-6, -8, -9), (-6, -9), POOL, WIDE_POOL)
 
 
 def build_table(name: str, dataset: str) -> Table:
     """The table ``name`` as it is for a dataset; :data:`TABLES` lists the names."""
     if name not in TABLES:
         raise ConfigError(f"the table must be one of {', '.join(TABLES)}, got {name!r}")
-    return TABLES[name](dataset)
+    table = TABLES[name]
+    if not table.final:
+        return table
+    point = final_point(dataset)
+    rows = tuple(replace(row, settings={**row.settings, **point}) for row in table.rows)
+    return replace(table, rows=rows, title=table.title.format(**point))
 
 
-def _main(dataset: str) -> Table:
-    final = _final(dataset)
-    rows = (TableRow("SPM", spm(**final)), TableRow("ProCon", final))
-    return Table("main", "Final operating point", rows, ALL, note=_SPM_NOTE)
+def final_point(dataset: str) -> dict[str, Any]:
+    """Coreset ratio and banks of the paper's results on a dataset."""
+    return dict(_FINAL_POINTS.get(dataset, {"coreset_ratio": 0.05, "banks": 5}))
 
 
-def _ladder(dataset: str) -> Table:
-    rows = (
-        TableRow("Hard NN memory", spm(**_ONE, readout="hard", banks=1)),
-        TableRow("+ bank consensus", spm(**_ONE, readout="hard")),
-        TableRow("+ soft projection (SPM)", spm(**_ONE)),
-        TableRow("+ layer consensus (ProCon)", _ONE),
-        TableRow("Layer -6, hard NN", {**_ONE, "layers": (-6,), "readout": "hard", "banks": 1}),
-        TableRow("Layer -6, + bank consensus", {**_ONE, "layers": (-6,), "readout": "hard"}),
-        TableRow("Layer -6, + soft projection", {**_ONE, "layers": (-6,)}),
-        TableRow("Four layers, hard NN", {**_ONE, "readout": "hard", "banks": 1}),
-        TableRow("Four layers, hard NN, + bank consensus", {**_ONE, "readout": "hard"}),
-    )
-    return Table("ladder", "From hard retrieval to projection consensus, 1 % coreset", rows, note=_SPM_NOTE)
+def _rows(settings: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any] = ONE_PERCENT) -> tuple[TableRow, ...]:
+    """A row for each label, with the settings that all rows share."""
+    return tuple(TableRow(label, {**common, **changes}) for label, changes in settings.items())
 
 
-def _per_layer(dataset: str) -> Table:
-    rows = [TableRow(f"Layer {layer}", {**_ONE, "layers": (layer,)}) for layer in POOL]
-    rows += [TableRow("Concat", {**_ONE, "layer_fusion": "concat"}), TableRow("ProCon", _ONE)]
-    return Table("per-layer", "Single depths, joined and independent memories, 1 % coreset", tuple(rows))
+def _pool(*layers: int) -> dict[str, dict[str, Any]]:
+    """The label of a layer pool and its setting."""
+    return {"{" + ", ".join(map(str, layers)) + "}": {"layers": layers}}
 
 
-def _concat(dataset: str) -> Table:
-    rows = (TableRow("Concat", {**_ONE, "layer_fusion": "concat"}), TableRow("ProCon", _ONE))
-    return Table("concat", "One joined memory or one for each layer, 1 % coreset", rows, ALL)
+_SPM_NOTE = (
+    "SPM joins blocks -1, -3, -6, -9 and -12 in one memory, as the recipe behind the paper's numbers does, although "
+    "its text calls SPM single-layer; single-layer rows are ours."
+)
+_HARD_BANKS = {"readout": "hard"}
+_LAYER_6 = {"layers": (-6,)}
 
-
-def _banks(dataset: str) -> Table:
-    rows = tuple(TableRow(f"B = {banks}", {**_ONE, "banks": banks}) for banks in range(1, 6))
-    return Table("banks", "Number of banks, 1 % coreset", rows, ALL)
-
-
-def _budget(dataset: str) -> Table:
-    rows = []
-    for method, settings in (("ProCon", {}), ("SPM", spm())):
-        for ratio in (0.01, 0.05, 0.1):
-            rows.append(TableRow(f"{method}, {ratio * 100:.0f} %", {**settings, "coreset_ratio": ratio}))
-    return Table("budget", "Coreset budget", tuple(rows), ALL, note=_SPM_NOTE)
-
-
-def _single_layer(dataset: str) -> Table:
-    rows = tuple(TableRow(f"Layer {layer}", {**_ONE, "layers": (layer,)}) for layer in range(-1, -13, -1))
-    return Table("single-layer", "Every single layer, 1 % coreset", rows)
-
-
-def _fusion(dataset: str) -> Table:
-    wide = {**_ONE, "layers": WIDE_POOL}
-    rows = [TableRow("Concat, one bank", {**wide, "layer_fusion": "concat", "banks": 1})]
-    rows += [TableRow("Concat", {**wide, "layer_fusion": "concat"})]
-    rows += [TableRow(rule.title(), {**wide, "layer_fusion": rule}) for rule in ("mean", "median", "max")]
-    rows += [TableRow("Mean, robust per-image norm", {**wide, "normalization": "robust"})]
-    rows += [TableRow("Mean, train-statistics norm", {**wide, "normalization": "train"})]
-    rows += [TableRow("Mean, image score: max", {**wide, "top_ratio": 1e-6})]
-    rows += [TableRow(f"Mean, top-mean {ratio:g}", {**wide, "top_ratio": ratio}) for ratio in (0.002, 0.01, 0.02, 0.05)]
-    note = (
-        "The image score is the top-mean at 0.005 where nothing else is said; the paper prints no value for the others."
-    )
-    return Table(
-        "fusion", f"Fusion rule on the pool {_pool(WIDE_POOL)}, 1 %", tuple(rows), THREE, subset=True, note=note
-    )
-
-
-def _pools(dataset: str) -> Table:
-    rows = tuple(TableRow(_pool(pool), {**_ONE, "layers": pool}) for pool in _POOLS)
-    return Table("pools", "Layer pools, 1 % coreset", rows, THREE, subset=True)
-
-
-def _promotion(dataset: str) -> Table:
-    rows = [TableRow(_pool(pool), {**_ONE, "layers": pool}) for pool in (POOL, (-6, -9), (-6, -8, -9), (-8, -9))]
-    return Table("promotion", "Promoted pools, 1 % coreset", (*rows, TableRow("SPM", spm(**_ONE))), note=_SPM_NOTE)
-
-
-def _crossdomain(dataset: str) -> Table:
-    rows = (TableRow("ProCon, B = 1, 1 %", {**_ONE, "banks": 1}),)
-    return Table("crossdomain", "The unchanged recipe, B = 1, 1 % coreset", rows, ALL)
-
-
-def _per_category(dataset: str) -> Table:
-    final = _final(dataset)
-    title = f"Categories at {final['coreset_ratio']:.0%}, B = {final['banks']}"
-    return Table("per-category", title, (TableRow("ProCon", final),), ALL, per_category=True)
-
-
-def _readout(dataset: str) -> Table:
-    rows = [TableRow("ProCon (k = 5, own temperature)", _ONE)]
-    rows += [TableRow(f"k = {k}", {**_ONE, "num_neighbors": k}) for k in (1, 2, 3, 9, 15)]
-    rows += [TableRow("temperature from 512 patches", {**_ONE, "tau_patches": 512})]
-    rows += [TableRow(f"temperature fixed at {tau:g}", {**_ONE, "tau": tau}) for tau in (0.01, 0.1, 1.0)]
-    rows += [TableRow("uniform weights", {**_ONE, "readout": "uniform"})]
-    rows += [TableRow("nearest anchor (hard)", {**_ONE, "readout": "hard"})]
-    return Table("readout", "How a memory is read, 1 % coreset", tuple(rows), note="The paper prints no such table.")
-
-
-def _coreset(dataset: str) -> Table:
-    rows = (
-        TableRow("k-center", _ONE),
-        TableRow("random", {**_ONE, "coreset": "random"}),
-        TableRow("density-biased pruning", {**_ONE, "coreset": "dense"}),
-    )
-    note = "The paper reports that density-biased pruning failed, without figures."
-    return Table("coreset", "How a memory is chosen, 1 % coreset", rows, note=note)
-
-
-TABLES = {
-    "main": _main,
-    "ladder": _ladder,
-    "per-layer": _per_layer,
-    "concat": _concat,
-    "banks": _banks,
-    "budget": _budget,
-    "single-layer": _single_layer,
-    "fusion": _fusion,
-    "pools": _pools,
-    "promotion": _promotion,
-    "crossdomain": _crossdomain,
-    "per-category": _per_category,
-    "readout": _readout,
-    "coreset": _coreset,
-}
-"""What ``procon reproduce`` knows beside ``protocol``."""
+_ALL_TABLES = (
+    Table(
+        "main", "Final operating point", _rows({"SPM": SPM_RECIPE, "ProCon": {}}, {}), ALL, final=True, note=_SPM_NOTE
+    ),
+    Table(
+        "ladder",
+        "From hard retrieval to projection consensus, 1 % coreset",
+        _rows(
+            {
+                "Hard NN memory": {**SPM_RECIPE, **HARD_RECIPE},
+                "+ bank consensus": {**SPM_RECIPE, **_HARD_BANKS},
+                "+ soft projection (SPM)": SPM_RECIPE,
+                "+ layer consensus (ProCon)": {},
+                "Layer -6, hard NN": {**_LAYER_6, **HARD_RECIPE},
+                "Layer -6, + bank consensus": {**_LAYER_6, **_HARD_BANKS},
+                "Layer -6, + soft projection": _LAYER_6,
+                "Four layers, hard NN": HARD_RECIPE,
+                "Four layers, hard NN, + bank consensus": _HARD_BANKS,
+            }
+        ),
+        note=_SPM_NOTE,
+    ),
+    Table(
+        "per-layer",
+        "Single depths, joined and independent memories, 1 % coreset",
+        _rows({f"Layer {layer}": {"layers": (layer,)} for layer in POOL} | {"Concat": CONCAT, "ProCon": {}}),
+    ),
+    Table(
+        "concat", "One joined memory or one for each layer, 1 % coreset", _rows({"Concat": CONCAT, "ProCon": {}}), ALL
+    ),
+    Table(
+        "banks", "Number of banks, 1 % coreset", _rows({f"B = {banks}": {"banks": banks} for banks in range(1, 6)}), ALL
+    ),
+    Table(
+        "budget",
+        "Coreset budget",
+        _rows(
+            {
+                f"{method}, {ratio:.0%}".replace("%", " %"): {**settings, "coreset_ratio": ratio}
+                for method, settings in (("ProCon", {}), ("SPM", SPM_RECIPE))
+                for ratio in (0.01, 0.05, 0.1)
+            }
+        ),
+        ALL,
+        note=_SPM_NOTE,
+    ),
+    Table(
+        "single-layer",
+        "Every single layer, 1 % coreset",
+        _rows({f"Layer {layer}": {"layers": (layer,)} for layer in range(-1, -13, -1)}),
+    ),
+    Table(
+        "fusion",
+        f"Fusion rule on the pool {next(iter(_pool(*WIDE_POOL)))}, 1 %",
+        _rows(
+            {"Concat, one bank": {**CONCAT, "banks": 1}, "Concat": CONCAT}
+            | {rule.title(): {"layer_fusion": rule} for rule in ("mean", "median", "max")}
+            | {"Mean, robust per-image norm": {"normalization": "robust"}}
+            | {"Mean, train-statistics norm": {"normalization": "train"}}
+            | {"Mean, image score: max": {"top_ratio": 1e-6}}
+            | {f"Mean, top-mean {ratio:g}": {"top_ratio": ratio} for ratio in (0.002, 0.01, 0.02, 0.05)},
+            {**ONE_PERCENT, "layers": WIDE_POOL},
+        ),
+        THREE,
+        subset=True,
+        note="The image score is the top-mean at 0.005 unless the row says otherwise; the paper prints no value for "
+        "the others.",
+    ),
+    Table(
+        "pools",
+        "Layer pools, 1 % coreset",
+        _rows(_pool(-8, -9) | _pool(-6, -8, -9) | _pool(-6, -9) | _pool(*POOL) | _pool(*WIDE_POOL)),
+        THREE,
+        subset=True,
+    ),
+    Table(
+        "promotion",
+        "Promoted pools, 1 % coreset",
+        _rows(_pool(*POOL) | _pool(-6, -9) | _pool(-6, -8, -9) | _pool(-8, -9) | {"SPM": SPM_RECIPE}),
+        note=_SPM_NOTE,
+    ),
+    Table("crossdomain", "The unchanged recipe, B = 1, 1 % coreset", _rows({"ProCon, B = 1, 1 %": {"banks": 1}}), ALL),
+    Table(
+        "per-category",
+        "Categories at {coreset_ratio:.0%}, B = {banks}",
+        _rows({"ProCon": {}}, {}),
+        ALL,
+        per_category=True,
+        final=True,
+    ),
+    Table(
+        "readout",
+        "How a memory is read, 1 % coreset",
+        _rows(
+            {"ProCon (k = 5, own temperature)": {}}
+            | {f"k = {k}": {"num_neighbors": k} for k in (1, 2, 3, 9, 15)}
+            | {"temperature from 512 patches": {"tau_patches": 512}}
+            | {f"temperature fixed at {tau:g}": {"tau": tau} for tau in (0.01, 0.1, 1.0)}
+            | {"uniform weights": {"readout": "uniform"}, "nearest anchor (hard)": _HARD_BANKS}
+        ),
+        note="The paper prints no such table.",
+    ),
+    Table(
+        "coreset",
+        "How a memory is chosen, 1 % coreset",
+        _rows({"k-center": {}, "random": {"coreset": "random"}, "density-biased pruning": {"coreset": "dense"}}),
+        note="The paper reports that density-biased pruning failed, without figures.",
+    ),
+)
+TABLES = {table.name: table for table in _ALL_TABLES}
+"""What ``procon reproduce`` can make in addition to ``protocol``."""
 
 
 @cache
 def _published() -> dict[str, dict[str, dict[str, dict[str, float]]]]:
     text = (files("procon.evaluation.paper") / "paper.json").read_text(encoding="utf-8")
-    found: dict[str, dict[str, dict[str, dict[str, float]]]] = json.loads(text)
-    return found
+    values: dict[str, dict[str, dict[str, dict[str, float]]]] = json.loads(text)
+    return values
 
 
 def published(table: str, dataset: str) -> dict[str, dict[str, float]]:

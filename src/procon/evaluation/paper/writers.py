@@ -1,61 +1,71 @@
-"""A finished table as a terminal, a spreadsheet, a web page or a paper wants it."""
+"""A finished table for a terminal, a spreadsheet, a web page or a paper."""
 
 import csv
 import io
 import math
+from typing import Any
 
 from rich.table import Table as RichTable
 
-from procon.evaluation.paper.results import Cell, Result, as_records
+from procon.evaluation.paper.results import Cell, Result
+
+_COMPARED = " ({paper}, {difference})"
 
 
 def to_terminal(result: Result) -> RichTable:
     """For a terminal: ours, and below it in brackets the paper's value and the difference."""
-    notes = _all_notes(result)
-    table = RichTable(title=result.title, caption="\n".join(notes), title_justify="left", caption_justify="left")
-    table.add_column(_heading(result))
-    for title in result.column_titles():
-        table.add_column(title, justify="right")
-    for line in result.lines:
-        cells = [_text(line.cells.get(column, Cell()), "\n") for column in result.columns]
-        table.add_row(line.label + (" *" if line.published else ""), *cells)
+    caption = "\n".join(_all_notes(result))
+    table = RichTable(title=result.title, caption=caption, title_justify="left", caption_justify="left")
+    for number, heading in enumerate(result.headings()):
+        table.add_column(heading, justify="right" if number else "left")
+    for row in result.rows(" *", "\n({paper}, {difference})"):
+        table.add_row(*row)
     return table
 
 
 def to_csv(result: Result) -> str:
-    """For a spreadsheet: every number in a column of its own, full precision, NaN and nothing as empty."""
-    records = as_records(result)
+    """For a spreadsheet: every number in a column of its own, in full precision; empty where there is none."""
+    records: list[dict[str, Any]] = []
+    for line in result.lines:
+        record: dict[str, Any] = {"table": result.name, "row": line.label, "published": line.published}
+        for column in result.columns:
+            cell = line.cells.get(column, Cell())
+            numbers = {"": cell.value, "_spread": cell.spread, "_paper": cell.paper, "_difference": cell.difference}
+            for suffix, number in numbers.items():
+                record[column + suffix] = "" if number is None or math.isnan(number) else number
+        records.append(record)
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(records[0]), lineterminator="\n")
     writer.writeheader()
-    for record in records:
-        writer.writerow({name: "" if _nothing(value) else value for name, value in record.items()})
+    writer.writerows(records)
     return stream.getvalue()
 
 
 def to_markdown(result: Result) -> str:
     """For a page."""
-    lines = [f"**{result.title}**", ""]
-    lines.append("| " + " | ".join([_heading(result), *result.column_titles()]) + " |")
-    lines.append("|---" + "|---:" * len(result.columns) + "|")
-    for line in result.lines:
-        cells = [_text(line.cells.get(column, Cell())) for column in result.columns]
-        lines.append("| " + " | ".join([line.label + (" \\*" if line.published else ""), *cells]) + " |")
-    return "\n".join([*lines, "", *(f"- {note}" for note in _all_notes(result))]) + "\n"
+    lines = [
+        f"**{result.title}**\n",
+        "| " + " | ".join(result.headings()) + " |",
+        "|---" + "|---:" * len(result.columns) + "|",
+        *("| " + " | ".join(row) + " |" for row in result.rows(" \\*", _COMPARED)),
+        "",
+        *(f"- {note}" for note in _all_notes(result)),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def to_latex(result: Result) -> str:
-    """For a paper, with booktabs; where the paper has a value it follows in a smaller size."""
-    width = len(result.columns)
-    lines = ["\\begin{table}[t]", "\\centering", f"\\begin{{tabular}}{{l{'r' * width}}}", "\\toprule"]
-    lines.append(" & ".join([_heading(result), *result.column_titles()]) + " \\\\")
-    lines.append("\\midrule")
-    for line in result.lines:
-        label = _escape(line.label) + ("$^*$" if line.published else "")
-        cells = [_latex(line.cells.get(column, Cell())) for column in result.columns]
-        lines.append(" & ".join([label, *cells]) + " \\\\")
+    """For a paper, with booktabs; the paper's value follows ours in a smaller size."""
+    rows = result.rows("$^*$", " {{\\scriptsize({paper})}}", escape=_escape)
     caption = _escape(" ".join([result.title + ".", *result.notes]))
-    lines += [
+    lines = [
+        "\\begin{table}[t]",
+        "\\centering",
+        f"\\begin{{tabular}}{{l{'r' * len(result.columns)}}}",
+        "\\toprule",
+        " & ".join(result.headings()) + " \\\\",
+        "\\midrule",
+        *(" & ".join(row).replace("±", "$\\pm$") + " \\\\" for row in rows),
         "\\bottomrule",
         "\\end{tabular}",
         f"\\caption{{{caption}}}",
@@ -65,44 +75,14 @@ def to_latex(result: Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _heading(result: Result) -> str:
-    return "Category" if result.name in ("per-category", "bench") else "Variant"
-
-
 def _all_notes(result: Result) -> list[str]:
     compared = any(cell.difference is not None for line in result.lines for cell in line.cells.values())
     return [*(["In brackets: the paper's value and ours less the paper's."] if compared else []), *result.notes]
 
 
-def _nothing(value: object) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _number(value: float) -> str:
-    return "n/a" if math.isnan(value) else f"{value:.2f}"
-
-
-def _ours(cell: Cell) -> str:
-    if cell.value is None:
-        return ""
-    return _number(cell.value) + (f" ± {cell.spread:.2f}" if cell.spread is not None else "")
-
-
-def _text(cell: Cell, between: str = " ") -> str:
-    if cell.value is None or cell.paper is None:
-        return _ours(cell) if cell.paper is None else _number(cell.paper)
-    return f"{_ours(cell)}{between}({_number(cell.paper)}, {cell.value - cell.paper:+.2f})"
-
-
-def _latex(cell: Cell) -> str:
-    ours = _ours(cell).replace("±", "$\\pm$")
-    if cell.paper is None:
-        return ours
-    return _number(cell.paper) if cell.value is None else f"{ours} {{\\scriptsize({_number(cell.paper)})}}"
-
-
 _SPECIAL = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+_SPECIAL |= {character: f"\\{character}" for character in "%&_#${}"}
 
 
 def _escape(text: str) -> str:
-    return "".join(_SPECIAL.get(one, f"\\{one}" if one in "%&_#${}" else one) for one in text)
+    return "".join(_SPECIAL.get(character, character) for character in text)

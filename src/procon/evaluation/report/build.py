@@ -1,111 +1,88 @@
 """One self-contained page about a run: the worst misses and false alarms first, then scores, curves and tables.
 
-Scores, maps and settings come from the raw results. Where the images are gone the page says so and has everything else.
+Scores, maps and settings come from the raw results. If the images are gone, the page says so and shows everything else.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from procon.errors import ImageError
-from procon.evaluation.metrics import MetricValues
+from procon.evaluation.data.datasets import Sample
 from procon.evaluation.paper.results import Result, backbone_name, fill_table, row_config
-from procon.evaluation.paper.tables import ALL, TABLES, Table, build_table
+from procon.evaluation.paper.tables import TABLES, TITLES, build_table
 from procon.evaluation.report import page
 from procon.evaluation.report.cards import view_section
 from procon.evaluation.report.charts import safe_text
-from procon.evaluation.report.lineup import featured, measured, other_systems, title_of
-from procon.evaluation.report.views import View, look
+from procon.evaluation.report.lineup import choose_variants, load_metrics, name_other_systems, title_of
+from procon.evaluation.report.views import View, open_view
 from procon.evaluation.runs.raw import Run, variant_name
 from procon.files import atomic_text
+from procon.progress import Progress
 
-PICTURES = 6_500_000
-"""Bytes of pictures on a page, so that it can be mailed."""
-_MAIN_SHARE = 0.6  # of the pictures, for the variant that is shown first
-
-Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Brief:
-    """What the head of the page says about a variant on a category."""
-
-    metrics: MetricValues
-    images: int
-    defective: int
-    missed: int
-    alarms: int
-    lost: int
-    """Images that are not there any more."""
-    unread: bool
-    """Whether there should be masks and one cannot be read."""
-    about: dict[str, Any]
-
-    @classmethod
-    def of(cls, view: View) -> "Brief":
-        """The few numbers of ``view`` that are kept while the next one is looked at."""
-        samples = view.raw.samples
-        missed, alarms = view.wrong()
-        lost = sum(not sample.path.is_file() for sample in samples)
-        unread = not view.pixel and any(sample.mask is not None for sample in samples)
-        about = {name: value for name, value in view.raw.about.items() if name != "images"}
-        return cls(view.metrics, len(samples), sum(view.raw.labels), missed, alarms, lost, unread, about)
+PAGE_BYTES = 6_500_000  # of cards on a page, so that it can be mailed
+_MAIN_SHARE = 0.6  # of these bytes, for the variant that is shown first
+_HIDDEN_SETTINGS = ("weights", "backbone", "image_size", "resize", "precision", "false_alarm_rate")
 
 
 def write_report(
-    run: Run, path: Path, progress: Progress, *, variant: str | None = None, picture_bytes: int = PICTURES
+    run: Run, path: Path, on_progress: Progress, *, variant: str | None = None, page_bytes: int = PAGE_BYTES
 ) -> None:
-    """Write the page. ``variant`` is shown first; by default the paper's recipe, or the first that is there.
+    """Write the page. ``variant`` is shown first; by default the paper's recipe, or the first one stored.
 
-    ``progress`` hears (done, total) steps. Pictures take about ``picture_bytes`` at most; with less there are fewer.
+    Cards take at most ``page_bytes``; if they would take more, fewer cards are shown.
     """
-    shown, stored, made = featured(run, variant), run.stored(), _reproduced(run)
-    total = sum(one in variants for variants in stored.values() for one in shown) + len(made) + 1
+    titles, stored = choose_variants(run, variant), run.stored()
+    tables = [name for name in TABLES if (run.folder / "tables" / f"{name}.csv").exists()]
+    total = sum(name in variants for variants in stored.values() for name in titles) + 1
     done = 0
 
-    def tick() -> None:
+    def count_step() -> None:
         nonlocal done
         done += 1
-        progress(done, total)
+        on_progress("drawing the report", done, total)
 
     sections: list[str] = []
-    found: dict[str, dict[str, Brief]] = {one: {} for one in shown}
+    rows: list[list[page.MetricsRow]] = [[] for _ in titles]
+    samples: list[Sample] = []
+    unreadable: list[str] = []
     for place, (category, variants) in enumerate(stored.items()):
         blocks = []
-        for number, (one, title) in enumerate(shown.items()):
-            if one not in variants:
+        for number, (name, title) in enumerate(titles.items()):
+            if name not in variants:
                 blocks.append(_block(number, f"<p>{safe_text(f'{title} was not run on {category}.')}</p>"))
                 continue
-            view = look(run, category, one)
-            again = f"procon report {run.folder.name} --variant {one}"
-            allowance = _allowance(picture_bytes, len(stored), len(shown), number)
-            blocks.append(_block(number, view_section(view, title, one, allowance, again)))
-            found[one][category] = Brief.of(view)
-            tick()
-        blocks.append(_variants(run, {category: variants}, f"Every variant on {category}"))
+            view = open_view(run, category, name)
+            more = f"procon report {run.folder.name} --variant {name}"
+            allowance = _allowance(page_bytes, len(stored), len(titles), number)
+            blocks.append(_block(number, view_section(view, title, name, allowance, more)))
+            rows[number].append(_summary_row(view, category, place))
+            if number == 0:
+                samples += view.raw.samples
+                unreadable += [category] if view.masks_unreadable else []
+            count_step()
+        blocks.append(_variants_table(run, {category: variants}, f"Every variant on {category}"))
         sections.append(f'<section id="c{place}"><h2>{safe_text(category)}</h2>{"".join(blocks)}</section>')
-    tables = _tables(run, made, tick)
-    main = next(iter(found.values()))
-    anchors = {category: f"c{place}" for place, category in enumerate(stored)}
+    paper_tables = _paper_tables(run, tables)
     body = [
-        _gone(run, main),
-        f"<p>{safe_text(_about(run, shown))}</p>",
-        *(_block(number, _summary(shown[one], briefs, anchors)) for number, (one, briefs) in enumerate(found.items())),
-        f"<details><summary>What was run</summary>{page.facts(_facts(run, main, shown))}</details>",
+        _warnings(run, samples, unreadable),
+        f"<p>{safe_text(_introduction(run, len(titles)))}</p>",
+        *(_block(number, _summary(title, rows[number])) for number, title in enumerate(titles.values())),
+        f"<details><summary>What was run</summary>{page.term_list(_settings(run, titles))}</details>",
         _SCALE,
         *sections,
-        f"<section><h2>Tables of the paper</h2>{tables}{_protocol(run)}</section>" if tables else "",
-        _every(run, stored),
+        f"<section><h2>Tables of the paper</h2>{paper_tables}{_protocol(run)}</section>" if paper_tables else "",
     ]
+    if len(stored) > 1:  # with one category, its own section has the same table
+        table = _variants_table(run, stored, "Every variant, means over the categories it was run on")
+        body.append(f"<section><h2>Every variant</h2>{table}</section>" if table else "")
     names = ", ".join(stored) if len(stored) < 4 else f"{len(stored)} categories"
     title = names if run.dataset.title == names else f"{run.dataset.title}, {names}"
     with atomic_text(path) as stream:
-        stream.write(page.whole_page(title, _controls(list(shown.values())), "\n".join(body), len(shown)))
-    tick()
+        stream.write(page.whole_page(title, _controls(list(titles.values())), "\n".join(body), len(titles)))
+    count_step()
 
 
 _SCALE = (
@@ -117,7 +94,7 @@ _SCALE = (
 
 
 def _allowance(total: int, categories: int, variants: int, number: int) -> int:
-    """Bytes of pictures for one variant on one category."""
+    """Bytes of cards for one variant on one category."""
     if variants == 1:
         return total // categories
     share = _MAIN_SHARE if number == 0 else (1 - _MAIN_SHARE) / (variants - 1)
@@ -125,50 +102,49 @@ def _allowance(total: int, categories: int, variants: int, number: int) -> int:
 
 
 def _block(number: int, content: str) -> str:
-    """Seen when the variant of this number is chosen."""
+    """Visible while the variant of this number is selected."""
     return f'<div class="view v{number}">{content}</div>'
 
 
 def _controls(titles: Sequence[str]) -> str:
+    outlines = '<label><input type="checkbox" id="truth" checked> outline the ground truth</label>'
     if len(titles) == 1:
-        return f'<form class="controls">{_OUTLINES}</form>'
+        return f'<form class="controls">{outlines}</form>'
     choices = "".join(
         f'<label><input type="radio" name="variant" id="v{place}"{" checked" if place == 0 else ""}> {safe_text(title)}'
         "</label>"
         for place, title in enumerate(titles)
     )
-    return f'<form class="controls"><fieldset><legend>Variant</legend>{choices}</fieldset>{_OUTLINES}</form>'
+    return f'<form class="controls"><fieldset><legend>Variant</legend>{choices}</fieldset>{outlines}</form>'
 
 
-_OUTLINES = '<label><input type="checkbox" id="truth" checked> outline the ground truth</label>'
-
-
-def _gone(run: Run, found: Mapping[str, Brief]) -> str:
-    """A warning where images or masks are not there any more."""
+def _warnings(run: Run, samples: Sequence[Sample], unreadable: Sequence[str]) -> str:
+    """Warnings about images that no longer exist, and about categories with ``unreadable`` masks."""
     texts = []
-    lost, images = sum(brief.lost for brief in found.values()), sum(brief.images for brief in found.values())
+    lost = sum(not sample.path.is_file() for sample in samples)
     if lost:
         texts.append(
-            f"{lost} of {images} images are not in the folder {run.dataset.root.name} any more: maps are shown "
+            f"{lost} of {len(samples)} images are not in the folder {run.dataset.root.name} any more: maps are shown "
             "without them. Scores, maps and charts come from the raw results."
         )
-    unread = [category for category, brief in found.items() if brief.unread]
-    if unread:
-        texts.append(f"Masks of {', '.join(unread)} cannot be read: curves over pixels and regions are left out.")
+    if unreadable:
+        texts.append(f"Masks of {', '.join(unreadable)} cannot be read: curves over pixels and regions are left out.")
     return "".join(f'<p class="warn" role="alert">{safe_text(text)}</p>' for text in texts)
 
 
-def _about(run: Run, shown: Mapping[str, str]) -> str:
-    every = {variant for variants in run.stored().values() for variant in variants}
-    some = f"{len(every)} variants, {len(shown)} of them with pictures and curves" if len(every) > 1 else "one variant"
-    return f"{backbone_name(run.base)}, {some}. Each list begins with the worst."
+def _introduction(run: Run, drawn: int) -> str:
+    count = len({variant for variants in run.stored().values() for variant in variants})
+    variants = f"{count} variants, {drawn} of them with pictures and curves" if count > 1 else "one variant"
+    return f"{backbone_name(run.base)}, {variants}. Each list begins with the worst."
 
 
-def _facts(run: Run, found: Mapping[str, Brief], shown: Mapping[str, str]) -> list[tuple[str, str]]:
+def _settings(run: Run, titles: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The dataset, the backbone and the settings of the main variant."""
+    main, title = next(iter(titles.items()))
+    about = next(run.about(category, main) for category, variants in run.stored().items() if main in variants)
     base = run.base
     height, width = base.input_size
     size = f"{width} x {height} pixels" + (f", centre of {base.resize} x {base.resize}" if base.resize else "")
-    about = next(iter(found.values())).about
     digest = str(about.get("weights", ""))[:12]
     pairs = [
         ("Dataset", run.dataset.title + (f" ({run.dataset.split})" if run.dataset.split else "")),
@@ -177,106 +153,86 @@ def _facts(run: Run, found: Mapping[str, Brief], shown: Mapping[str, str]) -> li
         ("Backbone", backbone_name(base) + (f", sha256 {digest}..." if digest else "")),
         ("Input", f"{size}, precision {base.precision}"),
     ]
-    main, settings = next(iter(shown)), about.get("config")
-    if isinstance(settings, dict):
-        hidden_ones = ("weights", "backbone", "image_size", "resize", "precision", "false_alarm_rate")
-        listed = {name: value for name, value in settings.items() if name not in hidden_ones and value is not None}
-        pairs.append(("Main variant", shown[main]))
-        pairs += [
-            (name, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
-            for name, value in listed.items()
-        ]
+    if isinstance(about.get("config"), dict):
+        pairs.append(("Main variant", title))
+        for name, value in about["config"].items():
+            if name not in _HIDDEN_SETTINGS and value is not None:
+                pairs.append((name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
     return pairs
 
 
-def _summary(title: str, found: Mapping[str, Brief], anchors: Mapping[str, str]) -> str:
+def _summary_row(view: View, category: str, place: int) -> page.MetricsRow:
+    defective = sum(view.raw.labels)
+    missed = f"{view.count_wrong(defective=True)} of {defective}"
+    false_alarms = f"{view.count_wrong(defective=False)} of {len(view.raw.labels) - defective}"
+    return f'<a href="#c{place}">{safe_text(category)}</a>', [missed, false_alarms], view.metrics
+
+
+def _summary(title: str, rows: Sequence[page.MetricsRow]) -> str:
     """A line for each category, and their mean."""
-    rows = [(name, anchors[name], dict(brief.metrics)) for name, brief in found.items()]
-    extra = {
-        "missed": [f"{brief.missed} of {brief.defective}" for brief in found.values()],
-        "false alarms": [f"{brief.alarms} of {brief.images - brief.defective}" for brief in found.values()],
-    }
-    if len(rows) > 1:
-        rows.append(("Mean", "", _means([brief.metrics for brief in found.values()])))
-        extra = {name: [*texts, ""] for name, texts in extra.items()}
+    mean = [("Mean", ["", ""], _means([metrics for _, _, metrics in rows]))] if len(rows) > 1 else []
     caption = f"{title}, in percent; missed and false alarms at the threshold with the best F1"
-    return page.metrics_table("Category", caption, rows, extra, rivals=False)
+    return page.metrics_table(caption, ["Category", "missed", "false alarms"], [*rows, *mean], rivals=False)
 
 
-def _variants(run: Run, stored: Mapping[str, Sequence[str]], caption: str) -> str:
-    """All variants that are stored, with their metrics; nothing where there is only one."""
+def _variants_table(run: Run, stored: Mapping[str, Sequence[str]], caption: str) -> str:
+    """All stored variants with their metrics; empty if there is only one."""
     names = list(dict.fromkeys(variant for variants in stored.values() for variant in variants))
     if len(names) < 2:
         return ""
-    rows, counts, others = [], [], other_systems(run)
+    rows: list[page.MetricsRow] = []
+    others = name_other_systems(run)
     for name in names:
         categories = [category for category, variants in stored.items() if name in variants]
-        rows.append((title_of(name, others), "", _means([measured(run, category, name) for category in categories])))
-        counts.append(str(len(categories)))
-    extra = {"categories": counts} if len(stored) > 1 else {}
-    table = page.metrics_table("Variant", f"{caption}, in percent; the best are bold", rows, extra, rivals=True)
+        metrics = _means([load_metrics(run, category, name) for category in categories])
+        count = [str(len(categories))] if len(stored) > 1 else []
+        rows.append((safe_text(title_of(name, others)), count, metrics))
+    headings = ["Variant", "categories"] if len(stored) > 1 else ["Variant"]
+    table = page.metrics_table(f"{caption}, in percent; the best are bold", headings, rows, rivals=True)
     return f"<details><summary>{safe_text(caption)} ({len(names)})</summary>{table}</details>"
 
 
-def _every(run: Run, stored: Mapping[str, Sequence[str]]) -> str:
-    if len(stored) < 2:  # the category has the same table
-        return ""
-    table = _variants(run, stored, "Every variant, means over the categories it was run on")
-    return f"<section><h2>Every variant</h2>{table}</section>" if table else ""
-
-
 def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of each metric over those where it is defined."""
+    """The mean of each metric where it is defined."""
     means = {}
-    for name in ALL:
-        values = [one[name] for one in metrics if not np.isnan(one[name])]
+    for name in TITLES:
+        values = [values[name] for values in metrics if not np.isnan(values[name])]
         means[name] = float(np.mean(values)) if values else float("nan")
     return means
 
 
-def _reproduced(run: Run) -> list[str]:
-    """The tables of the paper that were made in this run."""
-    return [name for name in TABLES if (run.folder / "tables" / f"{name}.csv").exists()]
-
-
-def _tables(run: Run, names: Sequence[str], tick: Callable[[], None]) -> str:
-    """The tables of the paper from the raw results; what is to be said about several of them is said once."""
-    results, parts = [], []
-    for name in names:
-        result = _result(run, build_table(name, run.dataset.name))
-        results += [result] if result else []
-        tick()
+def _paper_tables(run: Run, names: Sequence[str]) -> str:
+    """The tables of the paper from the raw results; a note that several of them share is printed once."""
+    results = [result for name in names if (result := _fill_where_complete(run, name)) is not None]
     counts = Counter(note for result in results for note in result.notes)
-    for result in results:
-        parts.append(page.result_table(result, [note for note in result.notes if counts[note] == 1]))
+    parts = [page.result_table(result, [note for note in result.notes if counts[note] == 1]) for result in results]
     common = page.note_list([note for note, count in counts.items() if count > 1])
     return "".join(parts) + (f"<p>About several of these tables:</p>{common}" if common else "")
 
 
-def _result(run: Run, table: Table) -> Result | None:
+def _fill_where_complete(run: Run, name: str) -> Result | None:
     """A table on the categories that have all of its variants; None where it cannot be filled."""
-    stored = run.stored()
+    table, stored = build_table(name, run.dataset.name), run.stored()
 
-    def complete(category: str, seed: int) -> bool:
+    def is_complete(category: str, seed: int) -> bool:
         return all(variant_name(row_config(run.base, row, seed)) in stored[category] for row in table.rows)
 
-    categories = [category for category in stored if complete(category, 0)]
+    categories = [category for category in stored if is_complete(category, 0)]
     if not categories:
         return None
     seeds = 1
-    while all(complete(category, seeds) for category in categories):
+    while all(is_complete(category, seeds) for category in categories):
         seeds += 1
     try:
         return fill_table(run, table, categories, seeds)
-    except ImageError:  # to be measured again, and the masks are gone: the page says so already
+    except ImageError:  # it has to be measured again, and the masks are gone: a warning of the page says so
         return None
 
 
 def _protocol(run: Run) -> str:
     """The decisions of the paper's protocol, as the run wrote them."""
     path = run.folder / "tables" / "protocol.md"
-    return f"<h3>Protocol</h3><pre>{_lines(path)}</pre>" if path.is_file() else ""
-
-
-def _lines(path: Path) -> str:
-    return "\n".join(safe_text(line) for line in path.read_text(encoding="utf-8").splitlines()[2:])
+    if not path.is_file():
+        return ""
+    lines = path.read_text(encoding="utf-8").splitlines()[2:]
+    return f"<h3>Protocol</h3><pre>{chr(10).join(map(safe_text, lines))}</pre>"

@@ -1,103 +1,134 @@
 """The part of a report about one variant on one category: lists of cards, the worst first, then its charts."""
 
-from collections.abc import Iterator, Sequence
+import base64
+from collections.abc import Sequence
 from itertools import zip_longest
 
+from procon.arrays import Bytes
 from procon.evaluation.report import page
-from procon.evaluation.report.cases import SMALLEST, Case, false_alarms, hidden, misses
+from procon.evaluation.report.cases import SMALLEST, Case, hidden_regions, worst_scores
 from procon.evaluation.report.charts import safe_text
 from procon.evaluation.report.lineup import title_of
-from procon.evaluation.report.page import CaseCard
-from procon.evaluation.report.pictures import data_uri, outline, painted, seen, truth
+from procon.evaluation.report.pictures import PeakScale, load_input, load_mask, outline, paint_map
 from procon.evaluation.report.views import View
+from procon.vision.pictures import jpeg
 
-MOST = 12
-"""Misses and false alarms of a category that are shown at most; of hidden regions, half as many."""
+_MOST_CASES = 12  # misses and false alarms that are shown at most; of hidden regions, half as many
+_UNFOLDED = 4  # cards of a list in view; the others unfold
 
 
-def view_section(view: View, title: str, variant: str, allowance: int, again: str) -> str:
-    """Metrics, cards and charts. Pictures take ``allowance`` bytes; ``again`` is how to get more of this variant."""
-    scale = view.survey.scale
-    lists = {
-        "Worst misses": (misses(view.raw, MOST), _miss_intro(view)),
-        "Worst false alarms": (false_alarms(view.raw, MOST), _alarm_intro(view)),
-        "Least visible regions": (
-            hidden(view.raw, view.survey, view.masks, MOST // 2),
+def view_section(view: View, title: str, variant: str, allowance: int, more: str) -> str:
+    """Metrics, cards and charts. Cards take ``allowance`` bytes; ``more`` is the command that shows more of them."""
+    lists = (
+        (
+            "Worst misses",
+            f"Defective images with the lowest scores, the lowest first. {_judged(view, 'missed', defective=True)}",
+            worst_scores(view, _MOST_CASES, defective=True),
+        ),
+        (
+            "Worst false alarms",
+            f"Good images with the highest scores, the highest first. {_judged(view, 'false alarms', defective=False)}",
+            worst_scores(view, _MOST_CASES, defective=False),
+        ),
+        (
+            "Least visible regions",
             "Regions of the ground truth that the map covers last, the worst first; the one that is meant is white. "
             f"Regions below {SMALLEST} pixels are left out.",
+            hidden_regions(view, _MOST_CASES // 2),
         ),
-    }
+    )
     name = "" if title == title_of(variant, {}) else f" <code>{safe_text(variant)}</code>"
     parts = [f"<p>{safe_text(title)}{name}</p>", page.metric_strip(view.metrics)]
-    cards = _cards(view, [cases for cases, _ in lists.values()], allowance)
+    cards = _make_cards(view, [cases for _, _, cases in lists], allowance)
     if not any(cards):
-        parts.append(f"<p>Pictures of this variant were left out to keep the page small: {safe_text(again)}</p>")
-    for (heading, (_, intro)), made in zip(lists.items(), cards, strict=True):
-        if made:
-            parts.append(page.card_list(heading, intro, made, scale))
-    parts.append(f'<h3>Scores and curves</h3><div class="charts">{"".join(view.draw().values())}</div>')
-    return f'<div style="--bar:{scale.gradient()}">{"".join(parts)}</div>'
+        parts.append(f"<p>Pictures of this variant were left out to keep the page small: {safe_text(more)}</p>")
+    for (heading, intro, _), items in zip(lists, cards, strict=True):
+        if items:
+            parts.append(f"<h3>{heading}</h3><p>{safe_text(intro)}</p>{_card_list(items[:_UNFOLDED])}")
+        if len(items) > _UNFOLDED:
+            rest = items[_UNFOLDED:]
+            parts.append(f"<details><summary>{len(rest)} more</summary>{_card_list(rest)}</details>")
+    parts.append(f'<h3>Scores and curves</h3><div class="charts">{"".join(view.draw_charts().values())}</div>')
+    return f'<div style="--bar:{view.scale.gradient()}">{"".join(parts)}</div>'
 
 
-def _miss_intro(view: View) -> str:
-    wrong = f"{view.wrong()[0]} of {sum(view.raw.labels)} are missed."
-    return f"Defective images with the lowest scores, the lowest first. {_at(view, wrong)}"
-
-
-def _alarm_intro(view: View) -> str:
-    wrong = f"{view.wrong()[1]} of {len(view.raw.labels) - sum(view.raw.labels)} are false alarms."
-    return f"Good images with the highest scores, the highest first. {_at(view, wrong)}"
-
-
-def _at(view: View, wrong: str) -> str:
+def _judged(view: View, errors: str, *, defective: bool) -> str:
     if view.threshold is None:
         return "All test images are of one kind, so there is no threshold to judge them by."
-    return f"At the threshold with the best F1 ({view.threshold:.4f}) {wrong}"
+    count = f"{view.count_wrong(defective)} of {view.raw.labels.count(defective)} are {errors}"
+    return f"At the threshold with the best F1 ({view.threshold:.4f}) {count}."
 
 
-def _cards(view: View, lists: Sequence[Sequence[Case]], allowance: int) -> list[list[CaseCard]]:
-    """The worst of each list in turn, until the next would not fit."""
-    made: list[list[CaseCard]] = [[] for _ in lists]
-    for place, case in _in_turn(lists):
-        card = make_card(view, case)
-        allowance -= card.size()
-        if allowance < 0:
-            break
-        made[place].append(card)
-    return made
-
-
-def _in_turn(lists: Sequence[Sequence[Case]]) -> Iterator[tuple[int, Case]]:
+def _make_cards(view: View, lists: Sequence[Sequence[Case]], allowance: int) -> list[list[str]]:
+    """The worst of each list in turn, until the next card would not fit."""
+    cards: list[list[str]] = [[] for _ in lists]
     for row in zip_longest(*lists):
-        yield from ((place, case) for place, case in enumerate(row) if case is not None)
+        for place, case in enumerate(row):
+            if case is None:
+                continue
+            card = _make_card(view, case)
+            allowance -= len(card)
+            if allowance < 0:
+                return cards
+            cards[place].append(card)
+    return cards
 
 
-def make_card(view: View, case: Case) -> CaseCard:
-    """The pictures and words of one image."""
+def _card_list(cards: Sequence[str]) -> str:
+    return f'<ul class="cards">{"".join(cards)}</ul>'
+
+
+def _make_card(view: View, case: Case) -> str:
+    """Input and map of one image side by side, the colour bar under the map, its score and the reason it is shown."""
     raw, sample = view.raw, view.raw.samples[case.index]
-    part = seen(raw, case.index)
-    mask = view.masks.get(case.index)
-    if mask is None and sample.mask is not None:
-        mask = truth(raw, case.index)
-    drawn = "" if mask is None else outline(mask, _away(raw.size))
-    region = "" if case.region is None else outline(case.region, _away(raw.size))
+    name, score = safe_text(sample.path.name), float(raw.scores[case.index])
+    part = load_input(raw, case.index)
+    outlines = _outlines(view, case)
+    first = '<div class="gone">image is gone</div>'
+    if part is not None:
+        first = f'<div class="stack"><img src="{_data_uri(part)}" alt="{name}, input">{outlines}</div>'
+    heat = _data_uri(paint_map(raw, case.index, view.scale, part))
     verdict = ""
-    if view.threshold is not None:
-        verdict = ("missed" if sample.defective else "false alarm") if case.wrong else "called right"
-    return CaseCard(
-        sample.path.name,
-        sample.kind,
-        float(raw.scores[case.index]),
-        f"rank {case.rank} of {len(raw.scores)}",
-        case.note,
-        verdict,
-        case.wrong,
-        None if part is None else data_uri(part),
-        data_uri(painted(raw, case.index, view.survey.scale, part)),
-        page.outlines(raw.size, drawn, region),
+    if view.wrong(case.index):
+        verdict = f'<b class="wrong">{"missed" if sample.defective else "false alarm"}</b>'
+    elif view.threshold is not None:
+        verdict = '<b class="right">called right</b>'
+    rank = f"rank {1 + int((raw.scores > raw.scores[case.index]).sum())} of {len(raw.scores)}"
+    return (
+        f'<li><div class="pair"><figure>{first}<figcaption>input</figcaption></figure>'
+        f'<figure><div class="stack"><img src="{heat}" alt="{name}, map of scores">{outlines}</div>'
+        f"{_color_bar(view.scale)}</figure></div>"
+        f'<p class="say"><b class="score">{score:.4f}</b> {verdict} <span>{rank}</span></p>'
+        f'<p class="say">{safe_text(case.note)}</p><p class="file">{safe_text(sample.kind)} · {name}</p></li>'
     )
 
 
-def _away(size: tuple[int, int]) -> int:
-    """Pixels between a defect and its outline, so that a small one is not covered by it."""
-    return max(1, round(max(size) / 130))
+def _outlines(view: View, case: Case) -> str:
+    """SVG of the ground truth to lay over a picture; the region of the case is drawn stronger."""
+    size = view.raw.size
+    mask = view.masks.get(case.index)
+    if mask is None:
+        mask = load_mask(view.raw, case.index)
+    if mask is None:
+        return ""
+    away = max(1, round(max(size) / 130))  # pixels, so that the outline does not cover a small defect
+    border = outline(mask, away)
+    paths = f'<path class="halo" d="{border}"></path><path class="edge" d="{border}"></path>'
+    if case.region is not None:
+        paths += f'<path class="edge meant" d="{outline(case.region, away)}"></path>'
+    box = f"0 0 {size[1]} {size[0]}"
+    return f'<svg class="truth" viewBox="{box}" preserveAspectRatio="none" aria-hidden="true">{paths}</svg>'
+
+
+def _color_bar(scale: PeakScale) -> str:
+    """A bar with its three numbers. Its colours come from ``--bar`` of the element around all of a variant's cards."""
+    at = min(68.0, max(32.0, 100 * scale.place(scale.threshold)))  # so that the numbers do not touch
+    return (
+        '<figcaption class="bar"><i></i><span class="numbers">'
+        f'<span>{scale.typical:.3f}</span><span class="mid" style="left:{at:.0f}%">{scale.threshold:.3f}</span>'
+        f"<span>{scale.peak:.3f}</span></span></figcaption>"
+    )
+
+
+def _data_uri(pixels: Bytes) -> str:
+    return "data:image/jpeg;base64," + base64.b64encode(jpeg(pixels, quality=80)).decode()

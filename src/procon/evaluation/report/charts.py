@@ -2,6 +2,7 @@
 
 import html
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 348, 48, 226  # of the frame that values are draw
 _BARS = 32
 _HEAD = 18  # above a chart that is a file of its own
 
-CSS = """
+CHART_CSS = """
 .chart { --c0: #0b6bcb; --c1: #b4510a; --cgood: #1e7d46; --cbad: #c81e3c;
   font: 12px system-ui, sans-serif; max-width: 100%; height: auto; }
 .chart text { fill: var(--fg); } .chart .soft { fill: var(--soft); } .chart .head { font-weight: 600; font-size: 13px; }
@@ -24,7 +25,7 @@ CSS = """
 .chart .good { fill: var(--cgood); } .chart .bad { fill: var(--cbad); }
 .chart .cut { stroke: var(--fg); stroke-width: 1.5; stroke-dasharray: 5 4; }
 """
-DARK = ".chart { --c0: #6cb2ff; --c1: #ff9d54; --cgood: #5ecb8a; --cbad: #ff6b81; }"
+DARK_CHART_CSS = ".chart { --c0: #6cb2ff; --c1: #ff9d54; --cgood: #5ecb8a; --cbad: #ff6b81; }"
 
 
 @dataclass(frozen=True)
@@ -34,69 +35,68 @@ class ChartLine:
     label: str
     x: AnyFloats
     y: AnyFloats
-    steps: bool = False
-    """Whether a value of y holds from the x before up to its own."""
+    steps: bool = False  # a value of y holds from the x before up to its own
 
 
-def histogram(title: str, good: AnyFloats, defective: AnyFloats, threshold: float | None = None) -> str:
+def draw_histogram(title: str, good: AnyFloats, defective: AnyFloats, threshold: float | None = None) -> str:
     """Scores of good images upwards and of defective ones downwards from one axis, in the same bins."""
     values = np.concatenate([good, defective]).astype(float)
     low, high = float(values.min()), float(values.max())
     if high <= low:
         low, high = low - 0.5, high + 0.5
     edges = np.linspace(low, high, _BARS + 1)
-    counts = [np.histogram(part, edges)[0] for part in (good, defective)]
-    most = max(1, int(max(count.max() for count in counts)))
+    counts = {name: np.histogram(part, edges)[0] for name, part in (("good", good), ("bad", defective))}
+    most = max(1, *(int(count.max()) for count in counts.values()))
     middle, half = (TOP + BOTTOM) / 2, (BOTTOM - TOP) / 2
     step = (RIGHT - LEFT) / _BARS
-    bars = []
-    for sign, name, count in ((-1, "good", counts[0]), (1, "bad", counts[1])):
+    parts = []
+    for name, count in counts.items():
         for place in np.flatnonzero(count):
             size = half * int(count[place]) / most
-            top = middle - size if sign < 0 else middle
-            bars.append(
+            top = middle - size if name == "good" else middle
+            parts.append(
                 f'<rect class="{name}" x="{LEFT + place * step + 0.5:.1f}" y="{top:.1f}" width="{step - 1:.1f}" '
                 f'height="{size:.1f}"></rect>'
             )
-    marks = [_y_mark(middle - half, str(most)), _y_mark(middle, "0"), _y_mark(middle + half, str(most))]
-    marks += [_x_mark(LEFT + (RIGHT - LEFT) * (tick - low) / (high - low), text) for tick, text in ticks(low, high)]
+    parts.append(f'<line class="frame" x1="{LEFT}" x2="{RIGHT}" y1="{middle}" y2="{middle}"></line>')
+    parts += [_y_mark(middle - half, str(most)), _y_mark(middle, "0"), _y_mark(middle + half, str(most))]
+    scale = (RIGHT - LEFT) / (high - low)
+    parts += [_x_mark(LEFT + scale * (tick - low), text) for tick, text in choose_ticks(low, high)]
     if threshold is not None:
-        x = LEFT + (RIGHT - LEFT) * (threshold - low) / (high - low)
+        x = LEFT + scale * (threshold - low)
         side, gap = ("end", -5) if x > (LEFT + RIGHT) / 2 else ("start", 5)
-        marks.append(f'<line class="cut" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{BOTTOM}"></line>')
-        text = f"best F1 at {threshold:.3f}"
-        marks.append(f'<text class="soft" x="{x + gap:.1f}" y="{TOP + 16}" text-anchor="{side}">{text}</text>')
-    axis = f'<line class="frame" x1="{LEFT}" x2="{RIGHT}" y1="{middle}" y2="{middle}"></line>'
-    legend = (
+        parts.append(
+            f'<line class="cut" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{BOTTOM}"></line>'
+            f'<text class="soft" x="{x + gap:.1f}" y="{TOP + 16}" text-anchor="{side}">'
+            f"best F1 at {threshold:.3f}</text>"
+        )
+    parts.append(
         f'<rect class="good" x="{LEFT}" y="30" width="10" height="10"></rect>'
         f'<text x="{LEFT + 15}" y="39">{len(good)} good</text>'
         f'<rect class="bad" x="{LEFT + 150}" y="30" width="10" height="10"></rect>'
         f'<text x="{LEFT + 165}" y="39">{len(defective)} defective</text>'
     )
     about = f"{title}: scores of {len(good)} good images above the axis, of {len(defective)} defective ones below"
-    return _chart(title, about, "image score", "images", [*bars, axis, *marks, legend])
+    return _chart(title, about, "image score", "images", parts)
 
 
-def curve_chart(title: str, curves: Sequence[ChartLine], x_title: str, y_title: str, right: float = 1.0) -> str:
+def draw_curves(title: str, curves: Sequence[ChartLine], x_title: str, y_title: str, right: float = 1.0) -> str:
     """At most two curves over 0..``right``, with a legend above them."""
-    marks = []
-    for tick, text in ticks(0.0, right):
-        marks.append(_x_mark(LEFT + (RIGHT - LEFT) * tick / right, text))
-    for tick, text in ticks(0.0, 1.0):
-        marks.append(_y_mark(BOTTOM - (BOTTOM - TOP) * tick, text))
-    drawn = [_path(curve, place, right) for place, curve in enumerate(curves)]
-    legend = []
+    parts = [_x_mark(LEFT + (RIGHT - LEFT) * tick / right, text) for tick, text in choose_ticks(0.0, right)]
+    parts += [_y_mark(BOTTOM - (BOTTOM - TOP) * tick, text) for tick, text in choose_ticks(0.0, 1.0)]
     for place, curve in enumerate(curves):
         x, y = LEFT + 150 * place, 39
-        legend.append(f'<path class="curve k{place}" d="M{x} {y - 4}h24"></path>')
-        legend.append(f'<text x="{x + 30}" y="{y}">{safe_text(curve.label)}</text>')
+        parts.append(
+            f'{_path(curve, place, right)}<path class="curve k{place}" d="M{x} {y - 4}h24"></path>'
+            f'<text x="{x + 30}" y="{y}">{safe_text(curve.label)}</text>'
+        )
     if not curves:
-        legend = [f'<text class="soft" x="{LEFT + 12}" y="{(TOP + BOTTOM) / 2}">undefined on these images</text>']
+        parts.append(f'<text class="soft" x="{LEFT + 12}" y="{(TOP + BOTTOM) / 2}">undefined on these images</text>')
     about = f"{title}: " + ("; ".join(curve.label for curve in curves) or "undefined on these images")
-    return _chart(title, about, x_title, y_title, [*marks, *drawn, *legend])
+    return _chart(title, about, x_title, y_title, parts)
 
 
-def ticks(low: float, high: float, most: int = 6) -> list[tuple[float, str]]:
+def choose_ticks(low: float, high: float, most: int = 6) -> list[tuple[float, str]]:
     """Round numbers from ``low`` to ``high``, at most ``most``, with their texts."""
     span = high - low
     size = 10.0 ** math.floor(math.log10(span / most))
@@ -106,7 +106,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[tuple[float, str]]:
     return [(place * step, f"{place * step:.{digits}f}") for place in range(first, last + 1)]
 
 
-def standalone(chart: str, about: str) -> str:
+def make_standalone(chart: str, about: str) -> str:
     """A chart as an SVG file, dark lines on white, with a line above its title that says what it is about."""
     colors = "svg { --fg: #1c2024; --soft: #5b6570; --line: #e3e6ea; }"
     size = f'width="{2 * WIDTH}" height="{2 * (HEIGHT + _HEAD)}"'
@@ -114,7 +114,8 @@ def standalone(chart: str, about: str) -> str:
     opened = opened.replace(f'"0 0 {WIDTH} {HEIGHT}"', f'"0 {-_HEAD} {WIDTH} {HEIGHT + _HEAD}"', 1)
     head, mark, rest = opened.partition(">")
     return (
-        f'{head}{mark}<style>{colors}{CSS}</style><rect y="{-_HEAD}" width="100%" height="100%" fill="#fff"></rect>'
+        f"{head}{mark}<style>{colors}{CHART_CSS}</style>"
+        f'<rect y="{-_HEAD}" width="100%" height="100%" fill="#fff"></rect>'
         f'<text class="soft" x="{LEFT}" y="0">{safe_text(about)}</text>{rest}\n'
     )
 
@@ -165,5 +166,5 @@ def _y_mark(y: float, text: str) -> str:
 
 def safe_text(text: str) -> str:
     """Safe in markup and in any encoding, with control characters replaced: names come from file systems."""
-    readable = "".join(one if one >= " " and one != "\x7f" else "\ufffd" for one in text)
+    readable = re.sub(r"[\x00-\x1f\x7f]", "\ufffd", text)
     return html.escape(readable.encode("utf-8", "replace").decode("utf-8"))

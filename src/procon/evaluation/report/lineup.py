@@ -12,45 +12,32 @@ from procon.config import Config
 from procon.errors import ConfigError, ImageError
 from procon.evaluation.data.datasets import BENCHMARKS, Category, Dataset
 from procon.evaluation.metrics import PIXEL_KEYS, MetricValues, evaluate
-from procon.evaluation.paper.tables import build_table, spm
+from procon.evaluation.paper.tables import HARD_RECIPE, SPM_RECIPE, final_point
 from procon.evaluation.runs.raw import SHARED, Run, variant_name
 
-SHOWN = 4
-"""At most so many variants of ours have pictures and curves; all are in the tables."""
-
-HARD, SPM, PROCON = "Hard NN", "SPM", "ProCon"
+DRAWN_VARIANTS = 4  # of ours, with pictures and curves, at most; all are in the tables
 
 
 def open_run(folder: Path) -> Run:
-    """The run in ``folder``, also where its images are gone: the raw results are enough to read it."""
+    """The run in ``folder``, even if its images are gone: the raw results are enough for a report."""
     try:
         return Run.open_folder(folder)
     except ImageError as error:
-        gone = str(error)
-    known = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    name, root = str(known["dataset"]), Path(known["root"])
+        message = str(error)
+    document = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    name, root = str(document["dataset"]), Path(document["root"])
 
-    def reader(category: str) -> Category:
-        raise ImageError(gone)
+    def refuse_category(category: str) -> Category:
+        raise ImageError(message)
 
     title = BENCHMARKS[name].title if name in BENCHMARKS else root.name
     stored = sorted(path.name for path in (folder / "raw").glob("*") if path.is_dir())
-    dataset = Dataset(name, title, root, tuple(stored), (), reader=reader)
-    return Run(folder, dataset, Config.from_dict(known["settings"]))
+    dataset = Dataset(name, title, root, tuple(stored), (), reader=refuse_category)
+    return Run(folder, dataset, Config.from_dict(document["settings"]))
 
 
-def choose_stored(run: Run, wanted: Sequence[str] | None) -> list[str]:
-    """The categories asked for, among those with results; all of these by default."""
-    stored = list(run.stored())
-    unknown = [name for name in wanted or () if name not in stored]
-    if unknown or not stored:
-        have = f"results of {', '.join(stored)}" if stored else "no results yet"
-        raise ConfigError(f"{run.folder}: has {have}" + (f", none of {', '.join(unknown)}" if unknown else ""))
-    return [name for name in stored if not wanted or name in wanted]
-
-
-def measured(run: Run, category: str, variant: str) -> MetricValues:
-    """The metrics of a variant; where masks are needed and gone, those over images alone."""
+def load_metrics(run: Run, category: str, variant: str) -> MetricValues:
+    """The metrics of a variant; if masks are needed and gone, only those over images."""
     try:
         return run.measure(category, variant)
     except ImageError:
@@ -60,94 +47,85 @@ def measured(run: Run, category: str, variant: str) -> MetricValues:
     return metrics
 
 
-def columns_of(run: Run, point: Mapping[str, Any]) -> dict[str, str]:
-    """The three memories that the paper's qualitative figures compare at an operating point: title -> variant."""
+def paper_variants(run: Run, point: Mapping[str, Any]) -> dict[str, str]:
+    """The three variants that the paper's qualitative figures compare at an operating point: title -> variant."""
     settings = {
-        HARD: spm(**{**point, "readout": "hard", "banks": 1}),
-        SPM: spm(**point),
-        PROCON: dict(point),
+        "Hard NN": {**SPM_RECIPE, **point, **HARD_RECIPE},
+        "SPM": {**SPM_RECIPE, **point},
+        "ProCon": dict(point),
     }
     return {title: variant_name(replace(run.base, **changes)) for title, changes in settings.items()}
 
 
 def operating_points(run: Run) -> list[dict[str, Any]]:
     """Coreset ratio and banks of the paper's results on this dataset, then of its studies."""
-    points = [{"coreset_ratio": ratio, "banks": 5} for ratio in (0.01, 0.05, 0.1)]
-    points += [{"coreset_ratio": 0.01, "banks": 1}]
-    return [dict(build_table("per-category", run.dataset.name).rows[0].settings), *points]
+    studies = [{"coreset_ratio": ratio, "banks": banks} for ratio, banks in ((0.01, 5), (0.05, 5), (0.1, 5), (0.01, 1))]
+    return [final_point(run.dataset.name), *studies]
 
 
 def paper_columns(run: Run, categories: Sequence[str]) -> dict[str, str]:
-    """Hard NN, SPM and ProCon at the operating point of which most is stored for ``categories``; only what is there."""
+    """Hard NN, SPM and ProCon as far as they are stored, at the operating point of which most are."""
     stored = run.stored()
-
-    def there(columns: Mapping[str, str]) -> dict[str, str]:
-        return {
-            title: variant
-            for title, variant in columns.items()
-            if any(variant in stored.get(category, ()) for category in categories)
-        }
-
-    found = [there(columns_of(run, point)) for point in operating_points(run)]
-    return max(found, key=len)  # the first of equals
+    names = {variant for category in categories for variant in stored.get(category, ())}
+    columns = [paper_variants(run, point) for point in operating_points(run)]
+    present = [{title: name for title, name in column.items() if name in names} for column in columns]
+    return max(present, key=len)  # the first of equals
 
 
 def main_variant(run: Run, wanted: str | None = None) -> str:
-    """The variant that is shown first: the one asked for, or the paper's recipe, or the first that is there."""
-    stored = run.stored()
-    names = sorted({variant for variants in stored.values() for variant in variants})
+    """The variant that is shown first: the wanted one, or the paper's recipe, or the first one stored."""
+    names = sorted({variant for variants in run.stored().values() for variant in variants})
     if not names:
         raise ConfigError(f"{run.folder}: holds no results yet; make some with procon bench or procon reproduce")
     if wanted is not None:
         if wanted not in names:
             raise ConfigError(f"{run.folder}: variant must be one of {', '.join(names)}, got {wanted!r}")
         return wanted
-    recipes = [columns_of(run, point)[PROCON] for point in operating_points(run)]
+    recipes = [paper_variants(run, point)["ProCon"] for point in operating_points(run)]
     return next((recipe for recipe in recipes if recipe in names), names[0])
 
 
-def featured(run: Run, wanted: str | None = None) -> dict[str, str]:
+def choose_variants(run: Run, wanted: str | None = None) -> dict[str, str]:
     """The variants with pictures and curves, the main one first: variant -> title.
 
-    At most :data:`SHOWN` of ours, and all that other systems wrote.
+    At most :data:`DRAWN_VARIANTS` of ours, and all that other systems wrote.
     """
-    stored, others = run.stored(), other_systems(run)
+    stored, others = run.stored(), name_other_systems(run)
     names = sorted({variant for variants in stored.values() for variant in variants} - others.keys())
     order = [main_variant(run, wanted), *reversed(paper_columns(run, list(stored)).values())]
-    if len(names) <= SHOWN:
+    if len(names) <= DRAWN_VARIANTS:
         order += names
-    known = known_titles(run)
-    chosen = dict.fromkeys([*list(dict.fromkeys(order))[:SHOWN], *others])
-    return {variant: title_of(variant, known) for variant in chosen}
+    titles = variant_titles(run)
+    return {name: title_of(name, titles) for name in [*list(dict.fromkeys(order))[:DRAWN_VARIANTS], *others]}
 
 
-def known_titles(run: Run) -> dict[str, str]:
+def variant_titles(run: Run) -> dict[str, str]:
     """Variants with a name of their own: ``ProCon (1 %, B = 5)``, and results that another system wrote."""
-    titles = other_systems(run)
+    titles = name_other_systems(run)
     for point in operating_points(run):
-        for title, variant in columns_of(run, point).items():
-            banks = 1 if title == HARD else point["banks"]
+        for title, variant in paper_variants(run, point).items():
+            banks = 1 if title == "Hard NN" else point["banks"]
             titles[variant] = f"{title} ({100 * point['coreset_ratio']:g} %, B = {banks})"
     return titles
 
 
-def other_systems(run: Run) -> dict[str, str]:
+def name_other_systems(run: Run) -> dict[str, str]:
     """Results that another system wrote into the run: variant -> its name, with its backbone if two have that name."""
     stored = {variant: category for category, variants in run.stored().items() for variant in variants}
-    found = {variant: run.about(category, variant) for variant, category in sorted(stored.items())}
-    named = {variant: str(about.get("system", "procon")) for variant, about in found.items()}
-    shared = {name for name, count in Counter(named.values()).items() if count > 1}
+    abouts = {variant: run.about(category, variant) for variant, category in sorted(stored.items())}
+    systems = {variant: str(about.get("system", "procon")) for variant, about in abouts.items()}
+    counts = Counter(systems.values())
     return {
-        variant: f"{system} on {found[variant].get('backbone', variant)}" if system in shared else system
-        for variant, system in named.items()
+        variant: f"{system} on {abouts[variant].get('backbone', variant)}" if counts[system] > 1 else system
+        for variant, system in systems.items()
         if system != "procon"
     }
 
 
-def title_of(variant: str, known: Mapping[str, str]) -> str:
-    """What to call a variant: its known title, or how it differs from the paper's recipe."""
-    if variant in known:
-        return known[variant]
+def title_of(variant: str, titles: Mapping[str, str]) -> str:
+    """What to call a variant: its title among ``titles``, or how it differs from the paper's recipe."""
+    if variant in titles:
+        return titles[variant]
     return "the paper's recipe" if variant == "default" else variant.replace("+", ", ")
 
 
@@ -157,22 +135,22 @@ def layer_variants(run: Run, category: str, variant: str | None = None) -> dict[
     By default of the paper's recipe at the operating point whose single layers are stored.
     """
     stored = run.stored().get(category, [])
-    points = [columns_of(run, point)[PROCON] for point in operating_points(run)]
-    candidates = [variant] if variant is not None else [one for one in points if one in stored]
-    for one in candidates:
-        config = Config.from_dict(run.load(category, one).about["config"])
+    recipes = [paper_variants(run, point)["ProCon"] for point in operating_points(run)]
+    for name in [variant] if variant is not None else [recipe for recipe in recipes if recipe in stored]:
+        config = Config.from_dict(run.load(category, name).about["config"])
         if len(config.layers) < 2 or config.layer_fusion == "concat":
-            raise ConfigError(f"{one}: has no maps of single layers; choose a variant that fuses several")
+            raise ConfigError(f"{name}: has no maps of single layers; choose a variant that fuses several")
         titles = {f"S_{layer}": variant_name(replace(config, layers=(layer,))) for layer in config.layers}
         if all(single in stored for single in titles.values()):
-            return {**titles, "S_map": one}
-    what = variant or "the paper's recipe"
+            return {**titles, "S_map": name}
+    whole = variant or "the paper's recipe"
     raise ConfigError(
-        f"{run.folder}: has not every single layer of {what} on {category}; make them with: {command(run, category)}"
+        f"{run.folder}: not every single layer of {whole} is stored on {category}; make them with: "
+        f"{_layers_command(run, category)}"
     )
 
 
-def command(run: Run, category: str) -> str:
+def _layers_command(run: Run, category: str) -> str:
     """The command that adds the single layers of the paper's recipe to a run."""
     settings, plain = run.base.to_dict(), Config().to_dict()
     words = ["procon", "reproduce", "per-layer", "--root", str(run.dataset.root), "-o", str(run.folder)]

@@ -1,135 +1,48 @@
-"""The markup of a report: cards with pictures, tables, and the page round them. No script, nothing from elsewhere."""
+"""The markup of a report: tables, lists of terms, and the whole page. No script, and nothing from elsewhere."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from procon.evaluation.metrics import MetricValues
-from procon.evaluation.paper.results import Cell, Result
-from procon.evaluation.paper.tables import ALL, TITLES
-from procon.evaluation.report import charts
-from procon.evaluation.report.charts import safe_text
-from procon.evaluation.report.pictures import Scale
+from procon.evaluation.paper.results import Result
+from procon.evaluation.paper.tables import TITLES
+from procon.evaluation.report.charts import CHART_CSS, DARK_CHART_CSS, safe_text
 
-FIRST = 4  # cards in view; the others unfold
-
-
-@dataclass(frozen=True)
-class CaseCard:
-    """One test image as the page shows it."""
-
-    name: str
-    kind: str
-    score: float
-    rank: str
-    note: str
-    verdict: str
-    wrong: bool
-    part: str | None
-    """The image as a data URI; None if it is gone."""
-    heat: str
-    """The image under its map, as a data URI."""
-    outlines: str
-    """SVG of the ground truth, laid over both pictures; empty where there is none."""
-
-    def size(self) -> int:
-        """Bytes on the page."""
-        return len(self.part or "") + len(self.heat) + 2 * len(self.outlines) + 1000
+MetricsRow = tuple[str, Sequence[str], Mapping[str, float]]
+"""The heading of a row in HTML, the texts of its first columns, its metrics."""
 
 
-def outlines(size: tuple[int, int], truth: str, region: str) -> str:
-    """Borders over a picture, ``size`` is the (height, width) they are given in; ``region`` is drawn stronger."""
-    if not truth:
-        return ""
-    paths = f'<path class="halo" d="{truth}"></path><path class="edge" d="{truth}"></path>'
-    if region:
-        paths += f'<path class="edge meant" d="{region}"></path>'
-    box = f"0 0 {size[1]} {size[0]}"
-    return f'<svg class="truth" viewBox="{box}" preserveAspectRatio="none" aria-hidden="true">{paths}</svg>'
-
-
-def card_html(card: CaseCard, scale: Scale) -> str:
-    """Input and map side by side, the colour bar under the map, and what is to be said."""
-    name = safe_text(card.name)
-    if card.part is None:
-        first = '<div class="gone">image is gone</div>'
-    else:
-        first = f'<div class="stack"><img src="{card.part}" alt="{name}, input">{card.outlines}</div>'
-    heat = f'<div class="stack"><img src="{card.heat}" alt="{name}, map of scores">{card.outlines}</div>'
-    verdict = f'<b class="{"wrong" if card.wrong else "right"}">{safe_text(card.verdict)}</b>' if card.verdict else ""
-    return (
-        f'<li><div class="pair"><figure>{first}<figcaption>input</figcaption></figure>'
-        f"<figure>{heat}{color_bar(scale)}</figure></div>"
-        f'<p class="say"><b class="score">{card.score:.4f}</b> {verdict} <span>{safe_text(card.rank)}</span></p>'
-        f'<p class="say">{safe_text(card.note)}</p><p class="file">{safe_text(card.kind)} · {name}</p></li>'
-    )
-
-
-def color_bar(scale: Scale) -> str:
-    """A bar with its three numbers. Its colours come from ``--bar`` of the element around all of a variant's cards."""
-    at = min(68.0, max(32.0, 100 * scale.place(scale.limit)))  # so that the numbers do not touch
-    return (
-        '<figcaption class="bar"><i></i><span class="numbers">'
-        f'<span>{scale.typical:.3f}</span><span class="mid" style="left:{at:.0f}%">{scale.limit:.3f}</span>'
-        f"<span>{scale.peak:.3f}</span></span></figcaption>"
-    )
-
-
-def card_list(title: str, intro: str, cards: Sequence[CaseCard], scale: Scale) -> str:
-    """A heading, a sentence and the cards; all but the first few unfold."""
-    parts = [f"<h3>{safe_text(title)}</h3><p>{safe_text(intro)}</p>"]
-    if cards:
-        parts.append(f'<ul class="cards">{"".join(card_html(card, scale) for card in cards[:FIRST])}</ul>')
-    if len(cards) > FIRST:
-        rest = "".join(card_html(card, scale) for card in cards[FIRST:])
-        parts.append(f'<details><summary>{len(cards) - FIRST} more</summary><ul class="cards">{rest}</ul></details>')
-    return "".join(parts)
-
-
-def facts(pairs: Sequence[tuple[str, str]]) -> str:
-    """What was run."""
+def term_list(pairs: Sequence[tuple[str, str]]) -> str:
+    """Terms and their values."""
     return '<dl class="facts">' + "".join(f"<dt>{safe_text(k)}</dt><dd>{safe_text(v)}</dd>" for k, v in pairs) + "</dl>"
 
 
 def metric_strip(metrics: MetricValues) -> str:
     """The nine metrics in percent, with the reason where one is undefined."""
     parts = []
-    for name in ALL:
+    for name, title in TITLES.items():
         why = f' title="{safe_text(metrics.reasons[name])}"' if name in metrics.reasons else ""
-        parts.append(f"<div{why}><dt>{TITLES[name]}</dt><dd>{_percent(metrics[name])}</dd></div>")
+        parts.append(f"<div{why}><dt>{title}</dt><dd>{_percent(metrics[name])}</dd></div>")
     return f'<dl class="strip">{"".join(parts)}</dl>'
 
 
-def metrics_table(
-    label: str,
-    caption: str,
-    rows: Sequence[tuple[str, str, Mapping[str, float]]],
-    extra: Mapping[str, Sequence[str]],
-    *,
-    rivals: bool,
-) -> str:
-    """Rows of (label, link or nothing, metrics) in percent, after columns of texts; the best of rivals are strong."""
-    best = {name: max((m[name] for _, _, m in rows if not math.isnan(m[name])), default=math.nan) for name in ALL}
+def metrics_table(caption: str, headings: Sequence[str], rows: Sequence[MetricsRow], *, rivals: bool) -> str:
+    """A table of metrics in percent after the columns ``headings``; the best of rivals are strong."""
+    best = {name: max((m[name] for *_, m in rows if not math.isnan(m[name])), default=math.nan) for name in TITLES}
     lines = []
-    for place, (name, link, metrics) in enumerate(rows):
-        shown = f'<a href="#{link}">{safe_text(name)}</a>' if link else safe_text(name)
-        cells = "".join(f"<td>{safe_text(texts[place])}</td>" for texts in extra.values())
-        for key in ALL:
-            strong = rivals and metrics[key] == best[key]
-            cells += f"<td>{'<b>' if strong else ''}{_percent(metrics[key])}{'</b>' if strong else ''}</td>"
-        lines.append(f'<tr><th scope="row">{shown}</th>{cells}</tr>')
-    return _table(caption, [label, *extra, *(TITLES[key] for key in ALL)], lines)
+    for name, texts, metrics in rows:
+        cells = [safe_text(text) for text in texts]
+        for key, highest in best.items():
+            strong = rivals and metrics[key] == highest
+            cells.append(f"<b>{_percent(metrics[key])}</b>" if strong else _percent(metrics[key]))
+        lines.append([name, *cells])
+    return html_table(caption, [*headings, *TITLES.values()], lines)
 
 
 def result_table(result: Result, notes: Sequence[str]) -> str:
-    """A table of the paper: ours, and below it the paper's value and the difference; then those of its notes."""
-    lines = []
-    for line in result.lines:
-        cells = "".join(f"<td>{_cell(line.cells.get(column, Cell()))}</td>" for column in result.columns)
-        star = " *" if line.published else ""
-        lines.append(f'<tr><th scope="row">{safe_text(line.label + star)}</th>{cells}</tr>')
-    label = "Category" if result.name == "per-category" else "Variant"
-    return _table(result.title, [label, *result.column_titles()], lines) + note_list(notes)
+    """A table of the paper: ours, and below it the paper's value and the difference; then ``notes``."""
+    rows = result.rows(" *", "<small>paper {paper}, {difference}</small>", escape=safe_text)
+    return html_table(result.title, result.headings(), rows) + note_list(notes)
 
 
 def note_list(notes: Sequence[str]) -> str:
@@ -137,8 +50,10 @@ def note_list(notes: Sequence[str]) -> str:
     return f'<ul class="notes">{"".join(f"<li>{safe_text(note)}</li>" for note in notes)}</ul>' if notes else ""
 
 
-def _table(caption: str, heads: Sequence[str], lines: Sequence[str]) -> str:
-    head = "".join(f'<th scope="col">{safe_text(text)}</th>' for text in heads)
+def html_table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table that scrolls by itself; the cells of ``rows`` are HTML, the first of each is its heading."""
+    head = "".join(f'<th scope="col">{safe_text(text)}</th>' for text in headings)
+    lines = (f'<tr><th scope="row">{name}</th><td>{"</td><td>".join(cells)}</td></tr>' for name, *cells in rows)
     return (
         f'<p class="caption">{safe_text(caption)}</p>'
         f'<div class="scroll" tabindex="0" role="region" aria-label="{safe_text(caption)}"><table>'
@@ -151,24 +66,11 @@ def _percent(value: float) -> str:
     return "n/a" if math.isnan(value) else f"{100 * value:.2f}"
 
 
-def _cell(cell: Cell) -> str:
-    ours = "" if cell.value is None else "n/a" if math.isnan(cell.value) else f"{cell.value:.2f}"
-    if cell.spread is not None:
-        ours += f" ± {cell.spread:.2f}"
-    if cell.paper is None:
-        return ours
-    if cell.value is None:
-        return f"{cell.paper:.2f}"
-    return f"{ours}<small>paper {cell.paper:.2f}, {cell.value - cell.paper:+.2f}</small>"
-
-
 def whole_page(title: str, controls: str, body: str, variants: int) -> str:
     """The finished page; ``variants`` is how many may be chosen among."""
-    chosen = ".view { display: block; }"
-    if variants > 1:
-        rules = [f"body:has(#v{place}:checked) .view.v{place} {{ display: block; }}" for place in range(variants)]
-        chosen = "\n".join(rules)
-    style = CSS.replace("%CHART%", charts.CSS).replace("%DARK%", charts.DARK).replace("%CHOSEN%", chosen)
+    rules = [f"body:has(#v{place}:checked) .view.v{place} {{ display: block; }}" for place in range(variants)]
+    chosen = "\n".join(rules) if variants > 1 else ".view { display: block; }"
+    style = PAGE_CSS.replace("%CHART%", CHART_CSS).replace("%DARK%", DARK_CHART_CSS).replace("%CHOSEN%", chosen)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
@@ -179,7 +81,7 @@ def whole_page(title: str, controls: str, body: str, variants: int) -> str:
     )
 
 
-CSS = """
+PAGE_CSS = """
 :root { color-scheme: light dark; --fg: #1c2024; --soft: #5b6570; --bg: #fafafa; --card: #fff; --line: #d9dce1;
   --bad: #c81e3c; --ok: #1e7d46; --link: #0b5cad; }
 %CHART%

@@ -1,78 +1,166 @@
-"""One variant on one category as reports and figures show it: metrics, curves, the scale of its maps."""
+"""One variant on one category as reports and figures show it: metrics, curves, scale and regions of its maps."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
 
-from procon.arrays import Bools
+from procon.arrays import Bools, Floats
 from procon.errors import ImageError
 from procon.evaluation.metrics import FPR_LIMIT, Curve, MetricValues, trace_curves, trace_image_curves
 from procon.evaluation.report import charts
-from procon.evaluation.report.cases import Survey, best_threshold, survey
-from procon.evaluation.report.lineup import measured
+from procon.evaluation.report.lineup import load_metrics
+from procon.evaluation.report.pictures import PeakScale
 from procon.evaluation.runs.raw import Raw, Run
 
+_BINS = 1 << 14
+_QUANTILE = 0.999
+_TOUCHING = np.ones((3, 3), int)  # diagonal neighbours belong to one region
 _RATE = "false positive rate"
 
 
 @dataclass(frozen=True)
+class MaskRegion:
+    """An 8-connected region of a mask."""
+
+    index: int  # of the image
+    number: int  # among the regions of the image, from 1
+    median: float  # of the map inside it: at this threshold half of the region is covered
+    area: int  # pixels of the map
+
+
+@dataclass(frozen=True)
 class View:
-    """All that one pass over the maps of a variant gives."""
+    """A variant on a category, after one pass over its maps."""
 
     raw: Raw
     metrics: MetricValues
-    threshold: float | None
-    """The image threshold with the best F1."""
-    survey: Survey
-    masks: dict[int, Bools]
-    """By image; empty if any of them cannot be read."""
-    image: dict[str, Curve]
-    pixel: dict[str, Curve]
-    """Empty if a mask cannot be read."""
+    threshold: float | None  # the image threshold with the best F1
+    scale: PeakScale
+    masks: dict[int, Bools]  # by image; empty if any of them cannot be read
+    regions: list[MaskRegion]  # the least visible first
+    edges: NDArray[np.float64]  # map values
+    rates: NDArray[np.float64]  # share of the unmarked pixels at or above each of ``edges``
+    image_curves: dict[str, Curve]
+    pixel_curves: dict[str, Curve]  # empty if a mask cannot be read
 
-    def wrong(self) -> tuple[int, int]:
-        """Defective images below the best threshold, good ones at or above it."""
+    def false_positive_rate(self, value: float) -> float:
+        """The pixel rate at the threshold ``value``, to about a ten-thousandth of the range of values."""
+        return float(np.interp(value, self.edges, self.rates))
+
+    def wrong(self, index: int) -> bool:
+        """Whether the best threshold judges an image incorrectly."""
         if self.threshold is None:
-            return 0, 0
-        labels, called = np.array(self.raw.labels), self.raw.scores.astype(np.float64) >= self.threshold
-        return int((labels & ~called).sum()), int((called & ~labels).sum())
+            return False
+        return (float(self.raw.scores[index]) >= self.threshold) != self.raw.labels[index]
 
-    def draw(self) -> dict[str, str]:
+    @property
+    def masks_unreadable(self) -> bool:
+        """Whether the images have masks of which one cannot be read."""
+        return not self.pixel_curves and any(sample.mask is not None for sample in self.raw.samples)
+
+    def count_wrong(self, defective: bool) -> int:
+        """Missed defective images, or false alarms."""
+        return sum(self.wrong(index) for index, label in enumerate(self.raw.labels) if label == defective)
+
+    def draw_charts(self) -> dict[str, str]:
         """The charts ``histogram``, ``roc``, ``pr`` and ``pro`` as SVG."""
-        labels = np.array(self.raw.labels)
-        scores = self.raw.scores
+        labels, scores = np.array(self.raw.labels), self.raw.scores
         roc = self._lines("roc", {"images": "i_auroc", "pixels": "p_auroc"})
         pr = self._lines("pr", {"images": "i_ap", "pixels": "p_ap"})
         pro = self._lines("pro", {"regions": "aupro"})
         return {
-            "histogram": charts.histogram("Image scores", scores[~labels], scores[labels], self.threshold),
-            "roc": charts.curve_chart("ROC, area under it", roc, _RATE, "true positive rate"),
-            "pr": charts.curve_chart("Precision over recall, AP", pr, "recall", "precision"),
-            "pro": charts.curve_chart(
+            "histogram": charts.draw_histogram("Image scores", scores[~labels], scores[labels], self.threshold),
+            "roc": charts.draw_curves("ROC, area under it", roc, _RATE, "true positive rate"),
+            "pr": charts.draw_curves("Precision over recall, AP", pr, "recall", "precision"),
+            "pro": charts.draw_curves(
                 f"PRO to {FPR_LIMIT}, AUPRO", pro, f"{_RATE}, pixels", "share of regions", FPR_LIMIT
             ),
         }
 
-    def _lines(self, name: str, areas: dict[str, str]) -> list[charts.ChartLine]:
+    def _lines(self, curve: str, metrics: dict[str, str]) -> list[charts.ChartLine]:
         lines = []
-        for what, key in areas.items():
-            x, y = (self.image if what == "images" else self.pixel).get(name, (np.zeros(0), np.zeros(0)))
+        for unit, metric in metrics.items():
+            x, y = (self.image_curves if unit == "images" else self.pixel_curves).get(curve, (np.zeros(0),) * 2)
             if len(x):
-                lines.append(charts.ChartLine(f"{what} {self.metrics[key]:.4f}", x, y, steps=name == "pr"))
+                lines.append(charts.ChartLine(f"{unit} {self.metrics[metric]:.4f}", x, y, steps=curve == "pr"))
         return lines
 
 
-def look(run: Run, category: str, variant: str) -> View:
-    """Read the raw results of a variant and pass over its maps."""
+def open_view(run: Run, category: str, variant: str) -> View:
+    """Load the raw results of a variant and pass over its maps."""
     raw = run.load(category, variant)
-    metrics = measured(run, category, variant)
     try:
-        known, maps, lazy_masks = raw.load_pixels()
+        indices, maps, lazy_masks = raw.load_pixels()
         masks = list(lazy_masks)
     except ImageError:
-        known, maps, masks = [], [], []
-    pixel = trace_curves(maps, masks) if known else {}
-    marked = {index: mask for index, mask in zip(known, masks, strict=True) if mask is not None}
-    image = trace_image_curves(raw.scores, np.array(raw.labels))
-    threshold = best_threshold(raw.scores, raw.labels)
-    return View(raw, metrics, threshold, survey(raw, known, maps, masks), marked, image, pixel)
+        indices, maps, masks = [], [], []
+    low, high = float(raw.maps.min()), float(raw.maps.max())
+    edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
+    unmarked, good = np.zeros(_BINS, np.int64), np.zeros(_BINS, np.int64)
+    regions: list[MaskRegion] = []
+    peak = high if not indices else -np.inf
+    for index, values, mask in zip(indices, maps, masks, strict=True):
+        counts = np.histogram((values if mask is None else values[~mask]).clip(edges[0], edges[-1]), edges)[0]
+        unmarked += counts
+        good += 0 if raw.samples[index].defective else counts
+        regions += [] if mask is None else _regions(index, values, mask)
+        peak = max(peak, float(values.max()))
+    return View(
+        raw,
+        load_metrics(run, category, variant),
+        best_threshold(raw.scores, raw.labels),
+        PeakScale(*_normal_values(raw, good, edges), peak),
+        {index: mask for index, mask in zip(indices, masks, strict=True) if mask is not None},
+        sorted(regions, key=lambda region: (region.median, region.index)),
+        edges,
+        np.append(unmarked[::-1].cumsum()[::-1], 0) / max(1, unmarked.sum()),
+        trace_image_curves(raw.scores, np.array(raw.labels)),
+        trace_curves(maps, masks) if indices else {},
+    )
+
+
+def normal_patches(raw: Raw) -> Floats:
+    """The patch scores of good images; of all images where none is good."""
+    labels = np.array(raw.labels)
+    return raw.maps if labels.all() else raw.maps[~labels]
+
+
+def _normal_values(raw: Raw, good: NDArray[np.int64], edges: NDArray[np.float64]) -> tuple[float, float]:
+    """The median and the limit of normal values; ``good`` counts the pixels of good images between ``edges``."""
+    patches = normal_patches(raw)
+    typical = float(np.median(patches))
+    if not good.sum():
+        return typical, float(np.quantile(patches, _QUANTILE))
+    return typical, float(edges[1 + int(np.argmax(good.cumsum() / good.sum() >= _QUANTILE))])
+
+
+def _regions(index: int, values: Floats, mask: Bools) -> list[MaskRegion]:
+    labels, count = ndimage.label(mask, _TOUCHING)
+    numbers = np.arange(1, count + 1)
+    medians = ndimage.median(values, labels, numbers)
+    areas = np.bincount(labels.ravel())[1:]
+    return [MaskRegion(index, int(n), float(m), int(a)) for n, m, a in zip(numbers, medians, areas, strict=True)]
+
+
+def select_region(mask: Bools, number: int) -> Bools:
+    """The pixels of one region of a mask."""
+    return np.asarray(ndimage.label(mask, _TOUCHING)[0] == number, np.bool_)
+
+
+def best_threshold(scores: Floats, labels: Sequence[bool]) -> float | None:
+    """The image threshold with the highest F1, halfway to the next score below; None without both kinds of images.
+
+    It is a float64: compare scores as such, because between two neighbours no float32 may lie.
+    """
+    truth = np.array(labels)
+    if truth.all() or not truth.any():
+        return None
+    order = np.argsort(-scores, kind="stable")
+    values, hits = scores[order].astype(np.float64), truth[order].cumsum()
+    last = np.append(values[1:] != values[:-1], True)  # equal scores are all called defective, or none
+    f1 = np.where(last, 2 * hits / (np.arange(1, len(values) + 1) + truth.sum()), -1)
+    place = int(np.argmax(f1))
+    return float(values[place : place + 2].mean())
