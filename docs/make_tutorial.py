@@ -109,22 +109,23 @@ def set_threshold(page: Page, detector: Detector) -> Walk:
     page.say(
         "## 2. The threshold",
         "The fit has already set a threshold. It scored each training part without its own patches, and the output "
-        "above says which false-alarm rate so few parts can support.",
+        "above says which false-alarm rate it aims at.",
     )
-    if first.outlier is not None:
+    if first.spread.aside:
+        odd = first.spread.aside[0]
         page.say(
-            "The output also warns that a single part sets the threshold: "
-            f"`{detector.memory.names[first.outlier]}` scores {max(first.scores):.4f}, the next "
-            f"{first.ascending[-2]:.4f}. Step 6 returns to this part."
+            f"The output also names an odd part that is set aside: `{detector.memory.names[odd]}` scores "
+            f"{first.scores[odd]:.4f}, {first.spread.deviations(first.scores[odd]):.0f} robust deviations above the "
+            "median. Step 6 returns to this part."
         )
     page.say(
-        "A better threshold comes from good parts that the model has not seen: its false-alarm rate is guaranteed. The "
-        "more parts, the better: 59 parts are enough for a rate of 5 % with 95 % confidence."
+        "A threshold that you can defend comes from good parts that the model has not seen: with `guarantee`, its "
+        "false-alarm rate is a promise. 59 parts are enough for a rate of 5 % with 95 % confidence."
     )
     with page.python():
-        detector.calibrate("parts/held-out")
+        detector.calibrate("parts/held-out", guarantee=True)
         print(f"{detector.calibration.threshold:.4f}")
-    page.command("procon threshold flange.procon --calibrate parts/held-out")
+    page.command("procon threshold flange.procon --calibrate parts/held-out --guarantee")
     page.say("[Threshold](threshold.md) explains these rates.")
     return Walk(color_scale(detector), thresholds={"fit": first.threshold})
 

@@ -1,6 +1,7 @@
 """Slow, obvious numpy versions of every kernel, to be checked by eye."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -265,3 +266,41 @@ def peak_region(heatmap: NDArray[np.float32], typical: float) -> tuple[Region, .
     peak = float(heatmap.max())
     level = typical + (peak - typical) / 2
     return find_regions(heatmap, level)[:1] if peak > level else ()
+
+
+def robust_threshold(scores: Sequence[float], rate: float) -> tuple[float, list[int]]:
+    """Mean + t standard deviations of the scores up to six robust deviations above the median; who is set aside."""
+    from scipy.stats import t as student
+
+    middle = float(np.median(scores))
+    robust = 1.4826 * float(np.median([abs(score - middle) for score in scores]))
+    robust = max(robust, 0.005 * abs(middle))
+    counted, aside = [], []
+    for place, score in enumerate(scores):
+        if score <= middle + 6 * robust:
+            counted.append(score)
+        else:
+            aside.append(place)
+    total = 0.0
+    for score in counted:
+        total += float(score - np.mean(counted)) ** 2
+    deviation = math.sqrt(total / (len(counted) - 1)) if len(counted) > 1 else 0.0
+    return float(np.mean(counted)) + float(student(5).ppf(1 - rate)) * deviation, aside
+
+
+def stand_ins(
+    features: Floats, anchors: Floats, origin: Sequence[int], banks: Sequence[Sequence[int]], k: int
+) -> list[Floats | None]:
+    """For each anchor [U, D] the nearest patch of another image [N, P, D] that has it among its k nearest in a bank."""
+    patches = features.shape[1]
+    best: list[tuple[float, Floats] | None] = [None] * len(anchors)
+    for image in range(len(features)):
+        for bank in banks:
+            others = [row for row in bank if origin[row] // patches != image]
+            for patch in features[image]:
+                squared = sorted((float(((patch - anchors[row]) ** 2).sum()), row) for row in others)
+                for distance, row in squared[:k]:
+                    known = best[row]
+                    if known is None or distance < known[0]:
+                        best[row] = (distance, patch)
+    return [None if known is None else known[1] for known in best]

@@ -43,6 +43,7 @@ def test_defaults_are_the_final_recipe_of_the_paper() -> None:
         "max_anchors": None,
         "compression": "none",
         "false_alarm_rate": 0.01,
+        "threshold_rule": "robust",
         "precision": "auto",
     }
     assert Config().grid == (28, 28)  # s_recipe, "Patch grid"
@@ -77,6 +78,7 @@ BAD: dict[str, list[Any]] = {
     "top_ratio": [0, -0.005, 1.5, NAN, None, "0.005", True],
     "blur_sigma": [-1, 100.5, NAN, INF, None, "4", True],
     "false_alarm_rate": [0, 5e-324, 1, -0.01, 1.0, NAN, None, "1%", True],
+    "threshold_rule": ["conformal", None, ""],
     "precision": ["fp16", "FP32", None, 32],
 }
 

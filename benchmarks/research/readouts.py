@@ -83,7 +83,9 @@ def residuals(near: Neighborhood, kind: str) -> tuple[Tensor, Tensor]:
     k = near.distances.shape[-1]
     config = Config(readout=_READOUTS[kind], num_neighbors=k)
     images = zip(near.patches, near.distances.unsqueeze(1), near.rows.unsqueeze(1), strict=True)
-    readings = [read_neighbors(patches, near.layer, distances, rows, config) for patches, distances, rows in images]
+    readings = [
+        read_neighbors(patches, near.layer.anchors, distances, rows, config) for patches, distances, rows in images
+    ]
     weights = torch.cat([reading.weights[:, 0] for reading in readings if reading.weights is not None])
     weights = pad(weights, (0, k - weights.shape[-1]))  # the nearest anchor has all the weight
     if kind == "mean-distance":

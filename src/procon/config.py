@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from procon.errors import ConfigError
 
+ThresholdRule = Literal["robust", "guarantee"]
 PATCH = 14  # pixels; the patch size of every DINOv2
 
 BACKBONES = tuple(
@@ -26,6 +27,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "map_offset": ("none", "quartile"),
     "precision": ("auto", "fp32", "bf16"),
     "compression": ("none", "fp16", "int8", "approximate"),
+    "threshold_rule": ("robust", "guarantee"),
 }
 
 BEST: dict[str, Any] = {
@@ -92,7 +94,8 @@ class Config:
     map_offset: Literal["none", "quartile"] = "none"  # quartile shifts each map to the lower quartile of good maps
     top_ratio: float = 0.005  # the image score is the mean over this share of the patches
     blur_sigma: float = 4.0  # Gaussian blur of the heat map, in pixels of image_size
-    false_alarm_rate: float = 0.01  # share of good parts that may be called anomalous
+    false_alarm_rate: float = 0.01  # share of good parts that may be called anomalous: an aim, or a promise
+    threshold_rule: ThresholdRule = "robust"  # robust: odd images do not set it; guarantee: split-conformal promise
     precision: Literal["auto", "fp32", "bf16"] = "auto"  # of the backbone; auto: bf16 on CUDA, fp32 elsewhere
 
     def __post_init__(self) -> None:
@@ -259,6 +262,12 @@ RESTRICTIONS = (
         "bench",
         "false_alarm_rate",
         (Config.false_alarm_rate,),
+        " in benchmark runs: their metrics use no threshold; leave it out",
+    ),
+    Restriction(
+        "bench",
+        "threshold_rule",
+        (Config.threshold_rule,),
         " in benchmark runs: their metrics use no threshold; leave it out",
     ),
     Restriction("export", "precision", ("auto", "fp32"), " in an exported model; fit again"),

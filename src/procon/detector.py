@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from procon.arrays import Box
-from procon.config import Config
+from procon.config import Config, ThresholdRule
 from procon.errors import ConfigError, ImageError, NotFittedError
 from procon.model import editing
-from procon.model.calibration import Calibration, FalseAlarms
+from procon.model.calibration import Calibration
 from procon.model.file import find_extractor, load_model, save_model
 from procon.model.fitting import fit_model
 from procon.model.memory import Memory
 from procon.model.model import Change, Model
+from procon.model.rates import FalseAlarms
 from procon.model.reader import Extractor, Reader
 from procon.model.scorer import ModelScorer
 from procon.model.suspects import SUSPECT_LIMIT, Suspect, find_suspects
@@ -122,15 +123,18 @@ class Detector:
         images: ImageLikes | None = None,
         *,
         false_alarm_rate: float | None = None,
+        guarantee: bool | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Compute the threshold again.
 
-        With ``images``, good ones that the memory does not hold: a held-out calibration, whose rate is guaranteed.
-        With ``false_alarm_rate`` alone: the present scores at that rate. With neither: leave-one-out on the training
-        images, which are read again from their paths.
+        With ``images``, good ones that the memory does not hold: a held-out calibration. With ``false_alarm_rate`` or
+        ``guarantee`` alone: the present scores at that rate, or by that rule. With none: leave-one-out on the training
+        images, which are read again from their paths. ``guarantee`` is True for the split-conformal promise, False for
+        the robust rule, None for the rule in force.
         """
-        return self._edited(editing.calibrate(self.model, self._editor(progress), images, false_alarm_rate))
+        rule: ThresholdRule | None = None if guarantee is None else "guarantee" if guarantee else "robust"
+        return self._edited(editing.calibrate(self.model, self._editor(progress), images, false_alarm_rate, rule))
 
     def set_threshold(self, score: float) -> Self:
         """Call parts anomalous above ``score``, until the next :meth:`calibrate`."""

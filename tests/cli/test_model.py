@@ -14,7 +14,7 @@ from PIL import Image
 from procon import Detector
 from procon.model import storage
 from procon.model.file import read_calibration
-from tests.conftest import Run, part_pixels, tiny_config
+from tests.conftest import Run, part_pixels, tiny_config, with_model
 
 
 def write_parts(folder: Path, seeds: range) -> Path:
@@ -57,24 +57,48 @@ def test_the_threshold_is_shown_with_what_it_can_promise(run: Run, model: Path) 
     before = model.read_bytes()
     code, out, _ = run("threshold", model)
     assert code == 0
-    first, second, third = out.splitlines()
+    first, second, third, fourth, *table = out.splitlines()
     assert first == (
-        f"threshold {threshold_of(model):.4f} (6 good images, leave-one-out): about 14.3% of good parts like these "
-        "exceed it on average, about 39.3% at most with 95% confidence"
+        f"threshold {threshold_of(model):.4f} (6 good images, leave-one-out): the highest of their scores; too few to "
+        "aim at a rate"
     )
-    assert second.startswith("leave-one-out comes close to these rates and guarantees none")
-    assert third == "1.0% was asked for: that takes 99 images (299 with 95% confidence)"
+    assert second == "weak: it rests on 6 images; with 20 or more it is reliable"
+    assert (third, fourth) == (
+        "rates on offer (robust rule); * is in force",
+        "   rate  threshold  good images above it",
+    )
+    assert table == [f"*  1.0%     {threshold_of(model):.4f}  0"]
     assert model.read_bytes() == before
     facts = json.loads(run("threshold", model, "--json")[1])
     assert facts["kind"] == "leave-one-out" and facts["guaranteed"] is False and facts["images"] == 6
+    assert facts["rule"] == "robust" and len(facts["offers"]) == 1 and facts["set_aside"] == []
     assert facts["promised_rate"] == pytest.approx(1 / 7)
     assert facts["rate_at_95_percent_confidence"] == pytest.approx(1 - 0.05 ** (1 / 6))
+
+
+def test_the_guarantee_is_a_choice(run: Run, model: Path) -> None:
+    before = threshold_of(model)
+    code, out, _ = run("threshold", model, "--guarantee")
+    first, second, third, *_ = out.splitlines()
+    assert code == 0 and first == (
+        f"threshold {threshold_of(model):.4f} (6 good images, leave-one-out): about 14.3% of good parts like these "
+        "exceed it on average, about 39.3% at most with 95% confidence"
+    )
+    assert second.startswith("leave-one-out comes close to these rates; they are exact on good images")
+    assert third == "1.0% was asked for and changes nothing below 14.3%: it takes 99 images (299 with 95% confidence)"
+    code, out, err = run("threshold", model, "--false-alarm-rate", "0.05")
+    assert code == 0 and " ".join(err.split()) == (
+        "the threshold stays as it was: 6 images cannot guarantee less than 14.3%; calibrate on 19 good images "
+        "(--calibrate FOLDER), or use --robust"
+    )
+    assert run("threshold", model, "--robust", "--false-alarm-rate", "0.01")[0] == 0
+    assert threshold_of(model) == before
 
 
 def test_a_rate_and_a_score_change_the_metadata_alone(run: Run, model: Path, good: Path) -> None:
     tensors, scores = tensor_bytes(model), read_calibration(model).scores  # type: ignore[union-attr]
     before = threshold_of(model)
-    code, out, _ = run("threshold", model, "--false-alarm-rate", "0.5")
+    code, out, _ = run("threshold", model, "--false-alarm-rate", "0.5", "--guarantee")
     assert code == 0 and "about 50.0% of good parts" in out
     assert threshold_of(model) == sorted(scores)[3] < before
     assert tensor_bytes(model) == tensors
@@ -92,14 +116,14 @@ def test_a_rate_and_a_score_change_the_metadata_alone(run: Run, model: Path, goo
 
 def test_separate_images_and_the_way_back(run: Run, model: Path, separate: Path) -> None:
     original, tensors = threshold_of(model), tensor_bytes(model)
-    code, out, err = run("threshold", model, "--calibrate", separate, "--false-alarm-rate", "0.2")
+    code, out, err = run("threshold", model, "--calibrate", separate, "--false-alarm-rate", "0.2", "--guarantee")
     assert code == 0, err
     assert "(4 good images, held out): at most 20.0% of good parts like these exceed it on average" in out
     known = read_calibration(model)
     assert known is not None and known.kind == "held-out" and len(known.images) == 4
     assert known.scores == tuple(result.score for result in Detector.load(model, device="cpu").predict(separate))
     assert json.loads(run("threshold", model, "--json")[1])["guaranteed"] is True
-    assert run("threshold", model, "--leave-one-out", "--false-alarm-rate", "0.01")[0] == 0
+    assert run("threshold", model, "--leave-one-out", "--false-alarm-rate", "0.01", "--robust")[0] == 0
     assert threshold_of(model) == original
     assert tensor_bytes(model) == tensors
 
@@ -108,7 +132,7 @@ def test_false_alarms_are_measured_with_an_interval(run: Run, model: Path, separ
     before = model.read_bytes()
     code, out, err = run("threshold", model, "--measure", separate)
     assert code == 0, err
-    assert "of 4 good images exceed the threshold: " in out and "% Clopper-Pearson interval 0.0% to " in out
+    assert "of 4 good images exceed the threshold: " in out and "% Clopper-Pearson interval " in out
     found = json.loads(run("threshold", model, "--measure", separate, "--json")[1])["measured"]
     assert found["images"] == 4 and found["interval"] == "Clopper-Pearson" and found["confidence"] == 0.95
     assert model.read_bytes() == before
@@ -142,7 +166,8 @@ def test_a_threshold_that_cannot_be_is_refused(
 
 
 def test_a_model_without_a_threshold_gets_one(run: Run, tiny_backbone: Path, separate: Path, tmp_path: Path) -> None:
-    path = Detector(tiny_config(tiny_backbone), device="cpu").fit(part_pixels(0)).save(tmp_path / "one.procon")
+    fitted = Detector(tiny_config(tiny_backbone), device="cpu").fit(part_pixels(0))
+    path = with_model(fitted, calibration=None).save(tmp_path / "one.procon")
     assert "no threshold; give it one with --calibrate FOLDER" in run("threshold", path)[1]
     assert json.loads(run("threshold", path, "--json")[1])["threshold"] is None
     code, _, err = run("threshold", path, "--score", "0.5")

@@ -1,6 +1,7 @@
 """The promise behind a threshold: how often a good part is called anomalous."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from procon import ConfigError
-from procon.model.calibration import (
+from procon.model.calibration import RATES, Calibration
+from procon.model.rates import (
     CONFIDENCE,
-    Calibration,
     conformal_rank,
     estimate_false_alarms,
     images_needed,
@@ -24,7 +25,13 @@ REPETITIONS = 5000
 
 
 def calibrate(scores: list[float], rate: float = 0.01) -> Calibration:
-    return Calibration(tuple(scores), tuple(2 * score for score in scores), (0.1,) * len(scores), rate)
+    """The split-conformal promise on these scores."""
+    medians = (0.1,) * len(scores)
+    return Calibration(tuple(scores), tuple(2 * score for score in scores), medians, rate, rule="guarantee")
+
+
+def robust(scores: list[float], rate: float = 0.01) -> Calibration:
+    return replace(calibrate(scores, rate), rule="robust")
 
 
 def within_chance(rate: float) -> float:
@@ -62,7 +69,7 @@ def test_rounding_never_moves_the_rank(images: int) -> None:
     for percent in range(1, 100):
         promised = max(Fraction(percent, 100), Fraction(1, images + 1))
         exact = math.ceil((images + 1) * (1 - promised))
-        assert Calibration(ranks, ranks, ranks, percent / 100).threshold == exact
+        assert calibrate(list(ranks), percent / 100).threshold == exact
 
 
 def test_one_image() -> None:
@@ -193,36 +200,103 @@ def test_what_a_calibration_says_of_itself() -> None:
     assert calibrate(scores).describe() == [
         "threshold 59.0000 (59 good images, leave-one-out): about 1.7% of good parts like these exceed it on average, "
         "about 5.0% at most with 95% confidence",
-        "leave-one-out comes close to these rates and guarantees none; for a guarantee calibrate on good images the "
-        "model has not seen: procon threshold MODEL --calibrate FOLDER",
-        "1.0% was asked for: that takes 99 images (299 with 95% confidence)",
+        "leave-one-out comes close to these rates; they are exact on good images the model has not seen: procon "
+        "threshold MODEL --calibrate FOLDER --guarantee",
+        "1.0% was asked for and changes nothing below 1.7%: it takes 99 images (299 with 95% confidence)",
     ]
-    held_out = Calibration(tuple(scores), tuple(scores), tuple(scores), 0.05, "held-out")
+    held_out = replace(calibrate(scores, 0.05), kind="held-out")
     assert held_out.describe() == [
         "threshold 57.0000 (59 good images, held out): at most 5.0% of good parts like these exceed it on average, "
         "at most 10.3% with 95% confidence"
     ]
     by_hand = held_out.at_score(70)
     assert by_hand.describe() == [
-        "threshold 70.0000 (set by hand; 0 of 59 good images, held out, exceed it): at most 1.7% of good parts like "
-        "these exceed it on average, at most 5.0% with 95% confidence"
+        "threshold 70.0000 (set by hand; 59 good images, held out): 0 of them exceed it; at most 1.7% of good parts "
+        "like these exceed it on average, at most 5.0% with 95% confidence"
     ]
 
 
-def test_one_image_that_sets_the_threshold_alone_is_named() -> None:
-    ordinary = [0.5 + 0.01 * (number % 7) for number in range(20)]
-    known = calibrate([*ordinary[:4], 0.9, *ordinary[4:]])
-    assert known.outlier == 4
-    assert known.describe([f"{number}.png" for number in range(21)])[-1] == (
-        "4.png alone sets the threshold: it scores 0.9000, the next 0.5600; look at it, and if it is not a good part, "
-        "forget it (procon forget)"
-    )
-    assert known.describe()[-1].startswith("one image alone sets the threshold")
-    assert calibrate(ordinary).outlier is None
-    assert calibrate([*ordinary, 0.9, 0.9]).outlier is None  # two alike are no accident
-    assert known.at_rate(0.2).outlier is None  # it no longer sets the threshold
-    assert known.at_score(0.7).outlier is None
-    assert calibrate([*ordinary[:5], 0.9]).outlier is None  # too few to tell
+# ------------------------------------------------------------------------------------------------- the robust rule
+
+ORDINARY = [0.5 + 0.01 * (number % 7) for number in range(30)]
+
+
+@given(scores_lists | coarse_lists, st.sampled_from(RATES))
+def test_the_robust_threshold_equals_the_reference(scores: list[float], rate: float) -> None:
+    expected, aside = reference.robust_threshold(scores, rate)
+    peak, _ = reference.robust_threshold([2 * score for score in scores], 0.05)
+    if len(scores) < 8:
+        expected, peak = max(scores), 2 * max(scores)
+    known = robust(scores, rate)
+    assert known.threshold == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert known.spread.aside == tuple(aside)
+    assert known.pixel_threshold == pytest.approx(peak)
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=8, max_size=60))
+def test_a_lower_rate_never_lowers_the_threshold(scores: list[float]) -> None:
+    known = robust(scores)
+    limits = [known.at_rate(rate).threshold for rate in RATES]
+    assert limits == sorted(limits, reverse=True)
+    if known.spread.deviation > 1e-9:
+        assert len(set(limits)) == len(limits)  # unlike an order statistic, every rate changes something
+
+
+@pytest.mark.parametrize("odd", [0.9, 5.0, 1e6])
+def test_one_odd_image_does_not_set_the_threshold(odd: float) -> None:
+    usual = robust(ORDINARY)
+    with_odd = robust([*ORDINARY[:4], odd, *ORDINARY[4:]])
+    assert with_odd.spread.aside == (4,)
+    assert with_odd.threshold == pytest.approx(usual.threshold, rel=1e-12)
+    assert with_odd.pixel_threshold == pytest.approx(usual.pixel_threshold, rel=1e-12)
+    assert replace(with_odd, rule="guarantee").threshold == odd  # the promise counts every image
+    lines = with_odd.describe([f"{number}.png" for number in range(31)])
+    assert lines[0].endswith("aims at 1.0% false alarms and guarantees no rate; 1 of them exceeds it")
+    assert lines[1].startswith(f"odd: 4.png scores {odd:.4f}, ")
+    assert "set aside for the threshold" in lines[2] and "procon forget" in lines[2]
+
+
+def test_images_that_are_copies_do_not_make_the_others_odd() -> None:
+    assert robust([0.5] * 20 + [0.5001, 0.5002]).spread.aside == ()
+    assert robust([0.5] * 20).threshold == 0.5
+    assert robust([0.4]).threshold == 0.4
+
+
+def test_the_rule_says_what_it_rests_on() -> None:
+    assert robust(ORDINARY).describe() == [
+        "threshold 0.5980 (30 good images, leave-one-out): aims at 1.0% false alarms and guarantees no rate; "
+        "0 of them exceed it"
+    ]
+    few = robust(ORDINARY[:6])
+    assert few.threshold == max(few.scores) and len(few.offers()) == 1
+    assert few.describe()[0].endswith("leave-one-out): the highest of their scores; too few to aim at a rate")
+    assert few.describe()[-1] == "weak: it rests on 6 images; with 20 or more it is reliable"
+    counted = calibrate([*ORDINARY, 5.0]).describe(["x.png"] * 31)
+    assert any(line.startswith("odd: x.png scores 5.0000") for line in counted)
+    assert counted[-1] == "it is in the memory and in the guarantee; the robust threshold would be 0.5980"
+    assert not any(line.startswith("odd") for line in robust([*ORDINARY, 5.0]).at_score(1).describe())
+
+
+def test_rates_on_offer_name_the_images_above() -> None:
+    offers = robust([*ORDINARY, 0.7, 0.9], 0.03).offers()
+    assert [offer.rate for offer in offers] == sorted([*RATES, 0.03])
+    assert offers[-1].above[:2] == (31, 30)
+    promised = calibrate(ORDINARY, 0.01).offers()
+    assert [offer.rate for offer in promised] == [pytest.approx(1 / 31), 0.05, 0.1]
+
+
+def test_a_model_from_before_the_choice_keeps_its_threshold() -> None:
+    known = calibrate(ORDINARY)
+    stored = known.to_dict()
+    del stored["rule"]
+    assert Calibration.from_dict(stored) == known
+
+
+def test_about_as_many_good_parts_exceed_it_as_it_aims_at() -> None:
+    """On tails like those of real good parts; a check of the arithmetic, not of the promise, which is none."""
+    scores = stats.t(5).rvs((400, 60), random_state=1) * 0.02 + 0.5
+    shares = [float(stats.t(5).sf((robust(list(row)).threshold - 0.5) / 0.02)) for row in scores]
+    assert 0.003 < float(np.mean(shares)) < 0.02
 
 
 def test_it_survives_a_file() -> None:

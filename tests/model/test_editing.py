@@ -14,6 +14,7 @@ from procon import ConfigError, Detector, ImageError, NotFittedError
 from procon.model.memory import LayerMemory, Memory
 from procon.model.selection import FeatureStore, add_images, growth_size, merge_memories, remove_images
 from procon.model.training import TrainingImage
+from tests import reference
 from tests.conftest import part_pixels, tiny_config, with_model, write_tiny_backbone
 from tests.method.layers import k_center_from
 
@@ -79,16 +80,24 @@ def vectors(memory: Memory) -> list[dict[tuple[str, int], bytes]]:
 
 
 def leave_one_out(detector: Detector, images: list[Path]) -> list[float]:
-    """Scores of training images against the memory without them, the long way: by forgetting their anchors."""
-    scores = []
+    """Scores of training images as if the memory had been built without them, the long way."""
+    memory, scores = memory_of(detector), []
+    embedded = [features for features, _ in detector.reader.embed_each(images)]
+    spare = []
+    for index, layer in enumerate(memory.layers):
+        features = torch.cat([image[index] for image in embedded]).double().numpy()
+        found = reference.stand_ins(
+            features, layer.anchors.double().numpy(), layer.origin.tolist(), layer.banks.tolist(), 3
+        )
+        # an anchor without a stand-in becomes a copy far away from everything
+        pairs = zip(found, layer.anchors, strict=True)
+        spare.append(torch.stack([a + 1e3 if s is None else torch.from_numpy(s).float() for s, a in pairs]))
     for number, image in enumerate(images):
         layers = []
-        for layer in memory_of(detector).layers:
-            own = layer.origin // memory_of(detector).patches == number
-            # rows that are hidden become copies far away from everything
-            layers.append(replace(layer, anchors=torch.where(own.unsqueeze(1), layer.anchors + 1e3, layer.anchors)))
-        alone = with_model(detector, memory=replace(memory_of(detector), layers=tuple(layers)))
-        scores.append(alone.predict(image).score)
+        for vectors, layer in zip(spare, memory.layers, strict=True):
+            own = (layer.origin // memory.patches == number).unsqueeze(1)
+            layers.append(replace(layer, anchors=torch.where(own, vectors, layer.anchors)))
+        scores.append(with_model(detector, memory=replace(memory, layers=tuple(layers))).predict(image).score)
     return scores
 
 
@@ -206,7 +215,7 @@ def test_adding_calibrates_every_image_anew(fit: Fit, paths: list[Path]) -> None
 
 def test_a_model_of_one_image_gets_its_threshold_with_the_next(fit: Fit, paths: list[Path]) -> None:
     detector = fit(paths[0])
-    assert detector.calibration is None
+    assert detector.calibration is not None and detector.calibration.kind == "mirrored"
     detector.partial_fit(paths[1:3])
     known = detector.calibration
     assert known is not None and known.kind == "leave-one-out"
@@ -477,7 +486,7 @@ def test_merging_without_the_images_keeps_their_scores(fit: Fit, paths: list[Pat
 
 
 def test_separate_images_calibrate_against_the_whole_memory(fit: Fit, paths: list[Path], tmp_path: Path) -> None:
-    detector = fit(paths[:5]).calibrate(paths[5:], false_alarm_rate=0.25)
+    detector = fit(paths[:5]).calibrate(paths[5:], false_alarm_rate=0.25, guarantee=True)
     known = detector.calibration
     assert known is not None
     predictions = detector.predict(paths[5:])
@@ -487,7 +496,10 @@ def test_separate_images_calibrate_against_the_whole_memory(fit: Fit, paths: lis
     assert known.peaks == pytest.approx([float(result.heatmap.max()) for result in predictions], rel=1e-3)
     assert [image.name for image in known.images] == list(map(str, paths[5:]))
     assert known.threshold == max(known.scores)
-    assert detector.history[-1].what == "threshold" and "held-out on 3 images at rate 0.25" in detector.history[-1].note
+    assert (
+        detector.history[-1].what == "threshold"
+        and "held-out on 3 images, guarantee at rate 0.25" in detector.history[-1].note
+    )
     again = Detector.load(detector.save(tmp_path / "a.procon"), device="cpu")
     assert again.calibration == known
 
@@ -532,7 +544,7 @@ def test_measuring_counts_good_images_above_the_threshold(fit: Fit, paths: list[
 
 
 def test_a_model_without_scores_says_what_it_needs(fit: Fit, paths: list[Path]) -> None:
-    detector = fit(paths[0])
+    detector = with_model(fit(paths[0]), calibration=None)
     for attempt, words in (
         (detector.calibrate, "leave-one-out needs more training images"),
         (lambda: detector.calibrate(false_alarm_rate=0.1), "the model is not calibrated; pass good images"),

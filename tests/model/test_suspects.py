@@ -7,17 +7,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from PIL import Image
 
 from procon import ConfigError, Detector
 from procon.cli import main
+from procon.method.consensus import top_mean
+from procon.method.score import fuse, read_layers
 from procon.model.suspects import stand_out
 from tests.conftest import part_pixels, tiny_config
 
 
+def parts_of(bad: set[int], count: int = 16) -> list[NDArray[np.uint8]]:
+    return [part_pixels(seed, defect=seed in bad) for seed in range(count)]
+
+
 def fit(weights: Path, bad: set[int], count: int = 16, **settings: object) -> Detector:
-    images = [part_pixels(seed, defect=seed in bad) for seed in range(count)]
-    return Detector(tiny_config(weights, **settings), device="cpu").fit(images)
+    return Detector(tiny_config(weights, **settings), device="cpu").fit(parts_of(bad, count))
 
 
 @pytest.mark.parametrize("bad", [{3}, {3, 9}, {0, 5, 15}], ids=len)
@@ -46,9 +52,13 @@ def test_a_defect_that_images_share_is_found_because_suspects_are_hidden(tiny_ba
 
 def test_scores_are_those_against_the_memory_without_the_hidden(tiny_backbone: Path) -> None:
     detector = fit(tiny_backbone, set())
-    assert detector.calibration is not None
-    ranked = detector.suspects(limit=1e12)  # nobody is flagged: plain leave-one-out
-    assert [s.score for s in sorted(ranked, key=lambda s: s.number)] == list(detector.calibration.scores)
+    memory, config = detector.model.memory, detector.config
+    ranked = detector.suspects(limit=1e12)  # nobody is flagged: only its own anchors are hidden
+    for suspect in ranked:
+        ((features, _),) = detector.reader.embed_each([parts_of(set())[suspect.number]])
+        layers = read_layers(features, memory, config, hidden=memory.own([suspect.number]))
+        scores = fuse(layers, memory, config).ranked[0]
+        assert suspect.score == pytest.approx(float(top_mean(scores, config.top_ratio)), rel=1e-6)
 
 
 def test_more_than_half_are_never_suspected(tiny_backbone: Path) -> None:
@@ -141,6 +151,7 @@ def test_the_score_that_ranks_is_the_one_that_decides(tiny_backbone: Path) -> No
     detector = fit(tiny_backbone, {5}, 12, score_relative_to="anchors")
     assert detector.calibration is not None
     suspects = {suspect.number: suspect for suspect in detector.suspects(limit=1e9)}  # one round: nobody is hidden
-    for number, expected in enumerate(detector.calibration.scores):
-        assert suspects[number].score == pytest.approx(expected, rel=1e-5)
+    levels = np.array([suspects[number].score for number in range(12)])
+    known = np.array(detector.calibration.scores)  # with stand-ins for hidden anchors: close, not equal
+    assert np.argmax(levels) == np.argmax(known) == 5 and np.corrcoef(levels, known)[0, 1] > 0.9
     assert detector.suspects()[0].number == 5

@@ -27,6 +27,7 @@ SETTINGS: dict[str, Setting] = {
     "coreset_ratio": Setting("user", "Share of the patches that a bank keeps."),
     "banks": Setting("user", "Memories per layer."),
     "false_alarm_rate": Setting("recipe", "Share of good parts that may be flagged; see also procon threshold."),
+    "threshold_rule": Setting("recipe", "robust, or guarantee: a split-conformal promise; see procon threshold."),
     "resize": Setting("recipe", "Resize to this square, then crop image_size from its centre."),
     "aspect": Setting("recipe", "stretch, or pad: keep the proportions."),
     "tile": Setting("recipe", "Show the backbone overlapping squares of this side."),

@@ -18,11 +18,14 @@ from procon.cli.flags import (
     check_model_target,
 )
 from procon.cli.terminal import show_progress, stderr_console
+from procon.config import ThresholdRule
 from procon.errors import ConfigError
+from procon.files import show_name
 
 if TYPE_CHECKING:
     from procon.detector import Detector
-    from procon.model.calibration import Calibration, FalseAlarms
+    from procon.model.calibration import Calibration
+    from procon.model.rates import FalseAlarms
     from procon.progress import Progress
 
 _ModelOutput = Annotated[
@@ -37,6 +40,15 @@ _KeepScores = Annotated[
 def threshold(
     model: ModelArgument,
     false_alarm_rate: Annotated[float | None, Option(help="Set the share of good parts that may be flagged.")] = None,
+    guarantee: Annotated[
+        bool | None,
+        Option(
+            "--guarantee/--robust",
+            help="The rule: a split-conformal promise that counts every image, or the default, which sets odd images "
+            "aside and promises nothing.",
+            show_default=False,
+        ),
+    ] = None,
     score: Annotated[float | None, Option(help="Set the threshold itself, by hand.")] = None,
     calibrate: Annotated[
         Path | None, Option(help="Calibrate on this folder of good images that the model has not seen.")
@@ -52,7 +64,7 @@ def threshold(
     device: DeviceOption = "auto",
     as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the threshold of a model and what it can promise; change it, or measure it on good images.
+    """Show the threshold of a model, what it promises, and the rates on offer; change it, or measure it on good images.
 
     Only the metadata of the file is rewritten, atomically.
     """
@@ -60,8 +72,8 @@ def threshold(
 
     flags = {"--calibrate": calibrate is not None, "--leave-one-out": leave_one_out, "--score": score is not None}
     sources = [flag for flag, is_given in flags.items() if is_given]
-    if sources == ["--score"] and false_alarm_rate is not None:
-        sources.append("--false-alarm-rate")
+    if sources == ["--score"] and (false_alarm_rate is not None or guarantee is not None):
+        sources.append("--false-alarm-rate" if false_alarm_rate is not None else "--guarantee or --robust")
     if len(sources) > 1:
         raise ConfigError(f"the threshold must come from one place, got {sources[0]} and {sources[1]}")
     calibration, detector, false_alarms = read_calibration(model), None, None
@@ -69,15 +81,17 @@ def threshold(
         detector = _load(model, weights, training, device)
     if detector is not None and (calibrate is not None or leave_one_out):
         with show_progress() as on_progress:
-            if leave_one_out and false_alarm_rate is not None:
-                detector.calibrate(false_alarm_rate=false_alarm_rate)
-            rate = false_alarm_rate if calibrate else None
-            detector.calibrate(calibrate, false_alarm_rate=rate, progress=on_progress)
+            if leave_one_out and (false_alarm_rate is not None or guarantee is not None):
+                detector.calibrate(false_alarm_rate=false_alarm_rate, guarantee=guarantee)
+            rate, rule = (false_alarm_rate, guarantee) if calibrate else (None, None)
+            detector.calibrate(calibrate, false_alarm_rate=rate, guarantee=rule, progress=on_progress)
         calibration = _write_calibration(model, calibration, detector.calibration)
-    elif false_alarm_rate is not None or score is not None:
+    elif false_alarm_rate is not None or guarantee is not None or score is not None:
         if calibration is None:
             raise ConfigError(f"{model}: is not calibrated; pass good images with --calibrate FOLDER")
-        changed = calibration.at_score(score) if score is not None else calibration.at_rate(false_alarm_rate or 0)
+        changed = (
+            calibration.at_score(score) if score is not None else _at_rate(calibration, false_alarm_rate, guarantee)
+        )
         calibration = _write_calibration(model, calibration, changed)
         if detector is not None:
             detector.model = detector.model.calibrated(calibration)
@@ -90,6 +104,27 @@ def threshold(
         typer.echo(f"{model}: no threshold; give it one with --calibrate FOLDER of good images")
     else:
         _print_threshold(model, calibration, false_alarms, measure)
+
+
+def _at_rate(calibration: "Calibration", rate: float | None, guarantee: bool | None) -> "Calibration":
+    """The same scores at another rate or by another rule; says so if that changes nothing."""
+    rule: ThresholdRule | None = None if guarantee is None else "guarantee" if guarantee else "robust"
+    changed = calibration.at_rate(calibration.false_alarm_rate if rate is None else rate, rule)
+    if changed.threshold == calibration.threshold and calibration.fixed is None:
+        stderr_console().print(f"the threshold stays as it was: {_why_unchanged(changed)}", highlight=False)
+    return changed
+
+
+def _why_unchanged(calibration: "Calibration") -> str:
+    if calibration.rule == "robust" or calibration.false_alarm_rate >= calibration.lowest_rate:
+        return "the rate leads to the same score"
+    from procon.model.rates import images_needed
+
+    needed = images_needed(calibration.false_alarm_rate)
+    return (
+        f"{len(calibration.scores)} images cannot guarantee less than {calibration.lowest_rate:.1%}; calibrate on "
+        f"{needed} good images (--calibrate FOLDER), or use --robust"
+    )
 
 
 def _write_calibration(model: Path, before: "Calibration | None", after: "Calibration | None") -> "Calibration":
@@ -112,12 +147,15 @@ def _threshold_facts(
         "threshold": calibration.threshold,
         "pixel_threshold": calibration.pixel_threshold,
         "kind": calibration.kind,
+        "rule": calibration.rule,
         "images": len(calibration.scores),
-        "guaranteed": calibration.kind == "held-out" and not calibration.kept,
+        "guaranteed": calibration.kind == "held-out" and calibration.rule == "guarantee" and not calibration.kept,
         "by_hand": calibration.fixed is not None,
         "false_alarm_rate": calibration.false_alarm_rate,
         "promised_rate": calibration.promised_rate,
         "rate_at_95_percent_confidence": calibration.confident_rate(),
+        "set_aside": list(calibration.spread.aside),
+        "offers": [offer._asdict() for offer in calibration.offers()],
         "measured": None if false_alarms is None else false_alarms.to_dict(),
     }
 
@@ -127,8 +165,14 @@ def _print_threshold(
 ) -> None:
     from procon.model.storage import read_metadata
 
-    for line in calibration.describe([image["name"] for image in read_metadata(model)["images"]]):
+    names = [image.name for image in calibration.images] or [image["name"] for image in read_metadata(model)["images"]]
+    for line in calibration.describe(names):
         typer.echo(line)
+    typer.echo(f"rates on offer ({calibration.rule} rule); * is in force\n   rate  threshold  good images above it")
+    for rate, limit, above in calibration.offers():
+        mark = "*" if calibration.fixed is None and limit == calibration.threshold else " "
+        shown = ", ".join(show_name(names[place]) for place in above[:3]) + (", ..." if len(above) > 3 else "")
+        typer.echo(f"{mark}{rate:6.1%}  {limit:9.4f}  {len(above)}{f': {shown}' if above else ''}")
     if false_alarms is not None:
         typer.echo(f"{measure}: {false_alarms.describe(calibration.promised_rate, calibration.confident_rate())}")
 

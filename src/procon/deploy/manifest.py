@@ -23,6 +23,7 @@ class ExportedCalibration:
     threshold: float
     pixel_threshold: float
     typical: float
+    usual_peak: float  # makes the colour scale
     scores: tuple[float, ...]
     medians: tuple[float, ...]
     kind: str
@@ -43,6 +44,7 @@ class ExportedCalibration:
         numbers: dict[str, Any] = {
             name: float(stored[name]) for name in ("threshold", "pixel_threshold", "typical", "promised_rate")
         }
+        numbers["usual_peak"] = float(stored.get("usual_peak", stored["pixel_threshold"]))  # older exports have none
         numbers |= {name: tuple(map(float, stored[name])) for name in ("scores", "medians")}
         return cls(**numbers, kind=str(stored["kind"]), sentences=tuple(map(str, stored["sentences"])))
 

@@ -78,14 +78,10 @@ class LayerReading:
         """Residuals [N, B, P] relative to the ``levels`` [B, U] of the anchors behind them."""
         return torch.stack([relative_residuals(*self.image(n), levels) for n in range(len(self.residuals))])
 
-    def compact(self, relative: bool) -> "LayerReading":
-        """What scores need of a reading: residuals, and the neighbours where scores are ``relative`` to them."""
-        return LayerReading(self.residuals, None, self.rows, self.weights) if relative else LayerReading(self.residuals)
-
     @property
     def bytes(self) -> int:
-        """Size of what scores need of the reading."""
-        parts = [part for part in (self.residuals, self.rows, self.weights) if part is not None]
+        """Size of the reading."""
+        parts = [part for part in (self.residuals, self.distances, self.rows, self.weights) if part is not None]
         return sum(part.numel() * part.element_size() for part in parts)
 
 
@@ -141,14 +137,14 @@ def read_layer(
     images = []
     for image in patches:
         distances, rows = nearest_in_banks(image, layer.index, neighbors_of(config), exclude=hidden)
-        images.append(read_neighbors(image, layer, distances, rows, config))
+        images.append(read_neighbors(image, layer.index.anchors, distances, rows, config))
     if len(images) == 1:
         return images[0]
     joined = zip(*((i.residuals, i.distances, i.rows, i.weights) for i in images), strict=True)
     return LayerReading(*(torch.cat([part for part in parts if part is not None]) for parts in joined))
 
 
-def read_neighbors(patches: Tensor, layer: LayerBanks, distances: Tensor, rows: Tensor, config: Config) -> LayerReading:
+def read_neighbors(patches: Tensor, anchors: Tensor, distances: Tensor, rows: Tensor, config: Config) -> LayerReading:
     """One image [P, D] whose neighbours in every bank are known: at least k of them, both [B, P, k]."""
     k = neighbors_of(config)
     distances, rows = distances[:, :, :k], rows[:, :, :k]
@@ -158,7 +154,7 @@ def read_neighbors(patches: Tensor, layer: LayerBanks, distances: Tensor, rows: 
         fixed = math.inf if config.readout == "uniform" else config.tau
         tau = temperature(distances, config.tau_patches) if fixed is None else distances.new_full((len(rows),), fixed)
         weights = soft_weights(distances, tau)
-        residuals = residual_norms(patches, layer.index.anchors, rows, weights)
+        residuals = residual_norms(patches, anchors, rows, weights)
     return LayerReading(*(part.unsqueeze(0) for part in (residuals, distances, rows, weights)))
 
 

@@ -4,12 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from procon.config import refuse
+from procon.config import ThresholdRule, refuse
 from procon.errors import ConfigError, ImageError
-from procon.model.calibration import Calibration, FalseAlarms, GoodScore, change_note, estimate_false_alarms
+from procon.model.calibration import Calibration, GoodScore, change_note
 from procon.model.fitting import leave_one_out, needs_measuring
 from procon.model.memory import Memory
 from procon.model.model import Change, Model, utc
+from procon.model.rates import FalseAlarms, estimate_false_alarms
 from procon.model.reader import EmbeddedImage, Reader
 from procon.model.selection import add_images, growth_size, merge_memories, remove_images
 from procon.model.training import TrainingImage, TrainingSources, list_good, open_all_good
@@ -36,7 +37,8 @@ class Editor:
         self, memory: Memory, sources: Sequence[ImageLike], previous: Sequence[GoodScore | None] = ()
     ) -> tuple[Memory, list[GoodScore] | None]:
         """:func:`procon.model.fitting.leave_one_out` on training images that are read again from ``sources``."""
-        return leave_one_out(self.reader, memory, lambda: self.embedded(sources), self.on_progress, previous=previous)
+        with self.reader.kept(self.embedded(sources), len(sources)) as images:
+            return leave_one_out(self.reader, memory, images, self.on_progress, previous=previous)
 
     def score_new(
         self, memory: Memory, sources: Sequence[ImageLike], previous: Sequence[GoodScore | None] = ()
@@ -58,30 +60,34 @@ class Editor:
 # ---------------------------------------------------------------------------------------------------------- threshold
 
 
-def calibrate(model: Model, editor: Editor, images: ImageLikes | None, rate: float | None) -> Model:
+def calibrate(
+    model: Model, editor: Editor, images: ImageLikes | None, rate: float | None, rule: ThresholdRule | None = None
+) -> Model:
     """The model with a new threshold.
 
-    From separate good ``images``: a held-out calibration. From ``rate`` alone: the present scores at that rate. From
+    From separate good ``images``: a held-out calibration. From ``rate`` or ``rule`` alone: the present scores at that
+    rate, by that rule. From
     neither: leave-one-out on the training images, which are read again.
     """
     wanted = model.config.false_alarm_rate if rate is None else rate
-    replace(model.config, false_alarm_rate=wanted)  # refuses what is not a rate
+    chosen = model.config.threshold_rule if rule is None else rule
+    replace(model.config, false_alarm_rate=wanted, threshold_rule=chosen)  # refuses what is not a rate or a rule
     if images is not None:
         items, separate = open_all_good(images, editor.on_progress, taken=model.names_in_use)
         _refuse_seen(separate, model.memory.images)
         scores = editor.score_new(model.memory, items)
-        calibration = replace(Calibration.of(scores, wanted), kind="held-out", images=separate)
+        calibration = replace(Calibration.of(scores, wanted, chosen), kind="held-out", images=separate)
         editor.sources.hold(separate, items)
-    elif rate is not None:
+    elif rate is not None or rule is not None:
         if model.calibration is None:
             raise ConfigError("the model is not calibrated; pass good images")
-        calibration = model.calibration.at_rate(rate)
+        calibration = model.calibration.at_rate(wanted, chosen)
     else:
         sources = _calibration_sources(model, editor, model.memory.images)
         _, own_scores = editor.leave_one_out(model.memory, sources)
         if own_scores is None:
             raise ConfigError("leave-one-out needs more training images; calibrate on separate good images instead")
-        calibration = Calibration.of(own_scores, wanted)
+        calibration = Calibration.of(own_scores, wanted, chosen)
     return _with_threshold(model, calibration)
 
 
@@ -195,7 +201,9 @@ def merge(model: Model, editor: Editor, other: Model, other_sources: TrainingSou
     both, scores = editor.leave_one_out(both, sources, previous)
     calibration = None
     if scores is not None:
-        calibration = replace(Calibration.of(scores, model.config.false_alarm_rate), kept=sum(missing))
+        calibration = replace(
+            Calibration.of(scores, model.config.false_alarm_rate, model.config.threshold_rule), kept=sum(missing)
+        )
     log = tuple(sorted((*model.history, *other.history), key=lambda change: change.when))
     change = Change(utc(), "merged", tuple(image.name for image in other.memory.images))
     editor.sources.held |= other_sources.held
@@ -225,11 +233,12 @@ def _recalibrated(
         if needs_measuring(model.config):
             memory, _ = editor.leave_one_out(memory, training)
         scores = list(editor.score_new(memory, sources, previous))
-    rate = model.config.false_alarm_rate if old is None else old.false_alarm_rate
-    calibration = Calibration.of(scores, rate) if scores else None
+    config = model.config
+    calibration = Calibration.of(scores, config.false_alarm_rate, config.threshold_rule) if scores else None
     if calibration is not None and old is not None:
         missing = sum(isinstance(source, ImageError) for source in sources)
-        calibration = replace(calibration, kind=old.kind, images=old.images, fixed=old.fixed, kept=missing)
+        kind = old.kind if old.kind == "held-out" else calibration.kind
+        calibration = replace(calibration, kind=kind, images=old.images, fixed=old.fixed, kept=missing)
     return model.with_change(memory, calibration, change)
 
 
@@ -322,7 +331,7 @@ def _refuse_calibrated(added: Sequence[TrainingImage], calibration: Calibration)
 
 def _refuse_mismatch(model: Model, other: Model) -> None:
     """Memories can be joined if their anchors mean the same and they look at the same region of an image."""
-    free = ("weights", "false_alarm_rate", "precision")  # do not change what an anchor is
+    free = ("weights", "false_alarm_rate", "threshold_rule", "precision")  # do not change what an anchor is
     mine, theirs = asdict(model.config), asdict(other.config)
     for name in mine:
         if name not in free and mine[name] != theirs[name]:

@@ -58,7 +58,7 @@ def load_model(path: Path, weights: str | Path | None = None) -> tuple[Model, di
             raise ValueError(f"the backbone entry has no {', '.join(missing)}")
         history = tuple(Change.from_dict(change) for change in metadata["history"])
         identity = {name: backbone[name] for name in _IDENTITY}
-        model = Model(config, memory, calibration_of(metadata), history, identity)
+        model = Model(config, memory, None, history, identity).calibrated(calibration_of(metadata))
         _refuse_mismatch(model)
     if weights is not None:
         return replace(model, config=replace(config, weights=str(weights))), {}
@@ -165,7 +165,11 @@ def write_calibration(path: Path, calibration: Calibration, change: Change) -> N
     metadata = read_metadata(path)
     rewrite_metadata(
         path,
-        config={**metadata["config"], "false_alarm_rate": calibration.false_alarm_rate},
+        config={
+            **metadata["config"],
+            "false_alarm_rate": calibration.false_alarm_rate,
+            "threshold_rule": calibration.rule,
+        },
         calibration=calibration.to_dict(),
         history=[*metadata["history"], change.to_dict()],
     )

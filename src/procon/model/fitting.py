@@ -1,8 +1,9 @@
-"""From good images to a model: embed, select anchors, score every image without its own anchors."""
+"""From good images to a model: embed, select anchors, score every image as if the memory had been built without it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,19 +11,23 @@ from procon.config import Config
 from procon.errors import ConfigError
 from procon.method.consensus import lower_quartile, median
 from procon.method.score import LayerReading, fuse, layer_scales, levels_without_own, read_layers
+from procon.method.stand_ins import StandIns, replace_own
 from procon.model.calibration import Calibration, GoodScore
 from procon.model.memory import LayerMemory, Memory
 from procon.model.model import Model
-from procon.model.reader import EmbeddedImage, Reader, in_scope
+from procon.model.reader import EmbeddedImage, Reader
 from procon.model.selection import FeatureStore, build_layer, coreset_size
 from procon.progress import Progress
-from procon.vision.images import ImageLike
+from procon.vision.images import ImageLike, open_image
 from procon.vision.scope import RoiLike, roi_mask
 
+MIRROR_MARGIN = 1.12  # the least error on real parts, see docs/threshold.md
 KEPT_BYTES = 2**30  # readings of training images up to this size are kept; beyond it the images are searched twice
 
 _MEASURED = {"score_relative_to": "anchors", "map_offset": "quartile", "normalization": "train"}
 
+Readings = list[tuple[LayerReading, ...] | None]
+"""What the memory says of each training image without its own anchors; None where an image is not available."""
 EmbeddedImages = Callable[[], Iterable[EmbeddedImage | None]]
 """Goes through the embedded training images, in order; None where an image is not available."""
 
@@ -53,8 +58,22 @@ def fit_model(
             )
         memory = Memory(tuple(_select_layers(reader, store, on_progress)), images, store.patches, mask)
         memory, scores = leave_one_out(reader, memory, reader.stream(store, images), on_progress)
-    calibration = Calibration.of(scores, config.false_alarm_rate) if scores else None
+    calibration = Calibration.of(scores, config.false_alarm_rate, config.threshold_rule) if scores else None
+    if calibration is None and len(good) == 1:
+        score = _score_mirrored(reader, memory, good[0])
+        mirrored = Calibration.of([score], config.false_alarm_rate, config.threshold_rule)
+        calibration = replace(mirrored, kind="mirrored")
     return Model(config, memory, None, (), reader.extractor.backbone.identity()).calibrated(calibration), good
+
+
+def _score_mirrored(reader: Reader, memory: Memory, item: ImageLike) -> GoodScore:
+    """A stand-in for the score of a good part where there is one image: that of its mirror image, and a margin."""
+    picture = open_image(item)
+    mirrored = replace(picture, pixels=np.ascontiguousarray(picture.pixels[:, ::-1]))
+    features = reader.extractor.features(reader.extractor.prepare(mirrored).unsqueeze(0))
+    scope = reader.scope(picture.size, memory.roi)
+    score = reader.good_score(reader.score_features(features, picture.size, memory), scope)
+    return GoodScore(MIRROR_MARGIN * score.score, MIRROR_MARGIN * score.peak, score.median)
 
 
 def _select_layers(reader: Reader, store: FeatureStore, on_progress: Progress) -> Iterator[LayerMemory]:
@@ -70,7 +89,6 @@ def _select_layers(reader: Reader, store: FeatureStore, on_progress: Progress) -
         yield layer.compressed(config.compression).to(reader.device)
 
 
-@torch.inference_mode()
 def leave_one_out(
     reader: Reader,
     memory: Memory,
@@ -78,70 +96,92 @@ def leave_one_out(
     on_progress: Progress,
     *,
     previous: Sequence[GoodScore | None] = (),
-    begin: int = 0,
 ) -> tuple[Memory, list[GoodScore] | None]:
-    """Score every training image against the memory without its own anchors, as if it were new.
+    """Score every training image as if the memory had been built without it: two passes over the images.
 
     Returns the memory with what scoring needs to know about good images, and the scores; None where a bank without the
-    anchors of one image has too few. ``previous`` holds the scores of images that are not available. ``images`` may be
-    a shard that begins at image number ``begin``. The neighbours of an image are searched once: readings from the
-    measurement are kept for the scores.
+    anchors of one image has too few. ``previous`` holds the scores of images that are not available.
     """
-    config, count = reader.config, len(memory.images)
-    measured = needs_measuring(config)
-    if any(memory.fewest_without(number) < config.num_neighbors for number in range(count)):
+    config, measured = reader.config, needs_measuring(reader.config)
+    if any(memory.fewest_without(number) < config.num_neighbors for number in range(len(memory.images))):
         if measured:
             raise ConfigError(
                 f"{' and '.join(measured)} needs more training images: each is scored without its own anchors"
             )
         return memory, None
-    readings: list[tuple[LayerReading, ...]] | None = None
-    if measured:
-        memory, readings = _measure(reader, memory, images, on_progress)
-    scores = []
+    memory, stand_ins, readings = measure_images(reader, memory, images, on_progress)
+    return memory, score_images(reader, memory, images, on_progress, stand_ins, readings=readings, previous=previous)
+
+
+@torch.inference_mode()
+def score_images(
+    reader: Reader,
+    memory: Memory,
+    images: EmbeddedImages,
+    on_progress: Progress,
+    stand_ins: Sequence[StandIns],
+    *,
+    readings: Readings | None = None,
+    previous: Sequence[GoodScore | None] = (),
+    begin: int = 0,
+) -> list[GoodScore]:
+    """The scores of training images from number ``begin`` on, with ``stand_ins`` in place of their own anchors.
+
+    ``readings`` are those of :func:`measure_images`; without them the images are searched again.
+    """
+    config, scores = reader.config, []
     for number, image in enumerate(images(), begin):
         if image is None:
             score = previous[number]
             assert score is not None
         else:
-            layers = readings[number - begin] if readings else _read_without_own(reader, memory, number, image)
+            features, scope = reader.counted(image, memory.roi)
+            own = memory.own([number])
+            layers = readings[number - begin] if readings else read_layers(features, memory, config, hidden=own)
+            assert layers is not None
             levels = levels_without_own(layers, memory) if config.score_relative_to == "anchors" else None
-            score = reader.good_score(fuse(layers, memory, config, levels=levels), reader.scope(image[1], memory.roi))
+            replaced = replace_own(stand_ins, features, layers, memory, own, config)
+            score = reader.good_score(fuse(replaced, memory, config, levels=levels), scope)
         scores.append(score)
-        on_progress("calibrating", number + 1, count)
-    return memory, scores
+        on_progress("calibrating", number + 1, len(memory.images))
+    return scores
 
 
-def _read_without_own(reader: Reader, memory: Memory, number: int, image: EmbeddedImage) -> tuple[LayerReading, ...]:
-    """Training image ``number`` compared with the memory without its own anchors."""
-    features = in_scope(image[0], reader.scope(image[1], memory.roi))
-    return read_layers(features, memory, reader.config, hidden=memory.own([number]))
+@torch.inference_mode()
+def measure_images(
+    reader: Reader, memory: Memory, images: EmbeddedImages, on_progress: Progress, begin: int = 0
+) -> tuple[Memory, list[StandIns], Readings | None]:
+    """The memory with scales, quartile and level sums of good images, the stand-ins of its anchors, and the readings.
 
-
-def _measure(
-    reader: Reader, memory: Memory, images: EmbeddedImages, on_progress: Progress
-) -> tuple[Memory, list[tuple[LayerReading, ...]] | None]:
-    """The memory with scales, quartile and level sums of good images, and their readings where these are small."""
+    Every image, from number ``begin`` on, is read without its own anchors. The readings are None where they are larger
+    than :data:`KEPT_BYTES`.
+    """
     config, count = reader.config, len(memory.images)
     relative = config.score_relative_to == "anchors"
     plain = replace(config, score_relative_to="nothing", map_offset="none", normalization="none")
     maps: list[Tensor] = []
     quartiles: list[Tensor] = []
     sums: list[Tensor] = []
-    readings: list[tuple[LayerReading, ...]] | None = []
-    for number, image in enumerate(images()):
-        assert image is not None  # callers refuse missing images where measuring is needed
-        layers = _read_without_own(reader, memory, number, image)
-        reading = fuse(layers, memory, plain)
-        if config.normalization == "train":
-            maps.append(reading.maps)
-        quartiles.append(lower_quartile(reading.scores)[0])
-        if relative:
-            own = [part.sums(len(layer.anchors)) for part, layer in zip(layers, memory.layers, strict=True)]
-            sums = [total + more for total, more in zip(sums, own, strict=True)] if sums else own
+    stand_ins = [StandIns.none(layer.anchors) for layer in memory.layers]
+    readings: Readings | None = []
+    for number, image in enumerate(images(), begin):
+        layers = None
+        if image is not None:
+            features, _ = reader.counted(image, memory.roi)
+            layers = read_layers(features, memory, config, hidden=memory.own([number]))
+            for spare, patches, layer in zip(stand_ins, features, layers, strict=True):
+                spare.update(patches[0], layer)
+            reading = fuse(layers, memory, plain)
+            if config.normalization == "train":
+                maps.append(reading.maps)
+            quartiles.append(lower_quartile(reading.scores)[0])
+            if relative:
+                own = [part.sums(len(layer.anchors)) for part, layer in zip(layers, memory.layers, strict=True)]
+                sums = [total + more for total, more in zip(sums, own, strict=True)] if sums else own
+            if readings is not None and sum(layer.bytes for layer in layers) * count > KEPT_BYTES:
+                readings = None
         if readings is not None:
-            readings.append(tuple(layer.compact(relative) for layer in layers))
-            readings = readings if sum(layer.bytes for layer in readings[0]) * count <= KEPT_BYTES else None
+            readings.append(layers)
         on_progress("measuring good images", number + 1, count)
     measured = memory.layers
     if config.normalization == "train":
@@ -152,4 +192,4 @@ def _measure(
     quartile = memory.quartile
     if config.map_offset == "quartile":
         quartile = float(median(torch.stack(quartiles), dim=0))
-    return replace(memory, layers=measured, quartile=quartile), readings
+    return replace(memory, layers=measured, quartile=quartile), stand_ins, readings

@@ -62,10 +62,11 @@ class Model:
         return replace(self, memory=memory, history=(*self.history, change)).calibrated(calibration)
 
     def calibrated(self, calibration: Calibration | None) -> "Model":
-        """The model with another calibration, whose rate is then the configured one."""
+        """The model with another calibration, whose rate and rule are then the configured ones."""
         if calibration is None:
             return replace(self, calibration=None)
-        config = replace(self.config, false_alarm_rate=calibration.false_alarm_rate)
+        rate, rule = calibration.false_alarm_rate, calibration.rule
+        config = replace(self.config, false_alarm_rate=rate, threshold_rule=rule)
         return replace(self, config=config, calibration=calibration)
 
     @property

@@ -227,6 +227,30 @@ class Reader:
 
         return embedded_images
 
+    @contextmanager
+    def kept(
+        self, images: Iterable[EmbeddedImage | None], count: int
+    ) -> Iterator[Callable[[], Iterator[EmbeddedImage | None]]]:
+        """A way to go through ``count`` embedded images again and again, each embedded once; None stays None."""
+        with FeatureStore(count, self._patches, self.extractor.dims) as store:
+            sizes: list[tuple[int, int] | None] = []
+            for number, image in enumerate(images):
+                if image is not None:
+                    store.put(number, image[0])
+                sizes.append(None if image is None else image[1])
+
+            def embedded_images() -> Iterator[EmbeddedImage | None]:
+                for number, size in enumerate(sizes):
+                    features = None if size is None else [layer.to(self.device) for layer in store.image(number)]
+                    yield None if features is None or size is None else (features, size)
+
+            yield embedded_images
+
+    def counted(self, image: EmbeddedImage, roi: Bools | None) -> tuple[list[Tensor], Scope | None]:
+        """The patches [1, P, D] per layer of an embedded image that count, and which these are."""
+        scope = self.scope(image[1], roi)
+        return in_scope(image[0], scope), scope
+
     def score_features(self, features: Sequence[Tensor], size: tuple[int, int], memory: Memory) -> Reading:
         """Compare embedded patches [N, P, D] per layer of images of one ``size`` with a memory."""
         return score_patches(in_scope(features, self.scope(size, memory.roi)), memory, self.config)

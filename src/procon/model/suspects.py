@@ -3,8 +3,9 @@
 Each training image is scored without its own anchors, as a new one would be. A defect that only a few images share
 scores high, unless the others that share it explain it: so the suspects are hidden too, and all images are scored
 again, until no more are flagged. The unsuspected images set the scale, by their lower half alone, which defects in the
-upper half do not stretch. The score is the one that decides the verdict: with ``score_relative_to="anchors"`` it is
-relative to levels that come from unsuspected images only.
+upper half do not stretch. With ``score_relative_to="anchors"`` scores are relative, as in the verdict, to levels that
+come from unsuspected images only. Unlike in a calibration, hidden anchors get no stand-ins: the stand-in of a defect
+would be the same defect in another image.
 """
 
 from collections.abc import Sequence

@@ -34,7 +34,11 @@ class CalibrationLike(Protocol):
 
     @property
     def typical(self) -> float:
-        """Median patch score of good images."""
+        """Median patch score of good images: colourless on heat maps."""
+
+    @property
+    def usual_peak(self) -> float:
+        """Heat-map value that few good images exceed: from here on heat maps are strongly coloured."""
 
     def p_value(self, score: float) -> float:
         """Share of good images that score at least as high."""

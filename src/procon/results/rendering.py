@@ -11,7 +11,7 @@ from procon.model.verdict import Predictor
 from procon.prediction import Prediction, Region
 from procon.vision.pictures import shrink_map
 
-# Colour and opacity by level: 0 is a typical good patch, 1 the pixel threshold of the model. Below the first stop
+# Colour and opacity by level: 0 is a typical good patch, 1 a value that few good images reach. Below the first stop
 # nothing is painted, so that good parts stay as they are.
 _STOPS = np.array([0.55, 0.8, 1.0, 1.4, 2.0])
 _COLORS = np.array([[255, 236, 130], [255, 205, 60], [250, 120, 30], [224, 30, 60], [150, 0, 110]], np.float32)
@@ -25,7 +25,7 @@ class ColorScale:
     """What heat-map values mean in colour, fixed per model."""
 
     typical: float  # median patch score of good images: not painted
-    threshold: float  # pixel threshold: regions above it are outlined
+    threshold: float  # a value that few good images reach: painted strongly
 
     def level(self, heatmap: Floats) -> Floats:
         """0 at ``typical``, 1 at ``threshold``."""
@@ -35,7 +35,7 @@ class ColorScale:
 def color_scale(model: Predictor) -> ColorScale:
     """The colours of a model; without calibration, those of unit vectors at a typical residual."""
     good = model.calibration
-    return ColorScale(good.typical, good.pixel_threshold) if good else ColorScale(0.4, 0.8)
+    return ColorScale(good.typical, good.usual_peak) if good else ColorScale(0.4, 0.8)
 
 
 def paint_prediction(pixels: Bytes, prediction: Prediction, scale: ColorScale) -> Bytes:
@@ -44,7 +44,7 @@ def paint_prediction(pixels: Bytes, prediction: Prediction, scale: ColorScale) -
     heatmap = shrink_map(prediction.heatmap, (height, width))
     limit, regions = prediction.pixel_threshold, prediction.regions
     if limit is None or not regions or regions[0].level >= limit:
-        outlined = scale.level(heatmap) > 1
+        outlined = heatmap > (scale.threshold if limit is None else limit)
     else:  # nothing exceeds the threshold: the one region is the area around the peak
         mask = Image.fromarray(region_mask(prediction.heatmap, regions[0]))
         outlined = np.asarray(mask.resize((width, height), Image.Resampling.NEAREST))

@@ -6,7 +6,7 @@ shard gets the memory made of all centres and scores its images against it for t
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,12 @@ from torch import Tensor
 from procon.config import Config, refuse
 from procon.detector import Detector
 from procon.errors import ConfigError
+from procon.method.stand_ins import StandIns
 from procon.model.calibration import Calibration, GoodScore
-from procon.model.fitting import leave_one_out
+from procon.model.fitting import measure_images, score_images
 from procon.model.memory import LayerMemory, Memory
 from procon.model.model import Model
+from procon.model.reader import EmbeddedImage, Reader
 from procon.model.selection import coreset_size, gather_layer, selection_points
 from procon.model.training import TrainingImage
 from procon.progress import Progress
@@ -93,10 +95,15 @@ def fit_family(
     memory = Memory(layers, tuple(image for shard in selected for image in shard.images), patches)
     shared = workers.share(memory)
     ends = list(accumulate(len(shard.images) for shard in selected))
-    scores = run(_score_shard, ((config, shared, first, end, workers.device) for first, end in pairwise([0, *ends])))
+    limits = list(pairwise([0, *ends]))
     calibration = None
-    if None not in scores:  # otherwise a bank has too few anchors of other images
-        calibration = Calibration.of([score for shard in scores for score in shard], config.false_alarm_rate)
+    if all(memory.fewest_without(number) >= config.num_neighbors for number in range(len(memory.images))):
+        parts = run(_find_stand_ins, ((config, shared, *limit, workers.device) for limit in limits))
+        joined = [reduce(StandIns.joined, layer) for layer in zip(*parts, strict=True)]
+        spare = workers.share(joined)
+        scores = run(_score_shard, ((config, shared, spare, *limit, workers.device) for limit in limits))
+        every = [score for shard in scores for score in shard]
+        calibration = Calibration.of(every, config.false_alarm_rate, config.threshold_rule)
     identity = detector.reader.extractor.backbone.identity()
     detector.model = Model(config, memory, None, (), identity).calibrated(calibration)
     return detector, coverage
@@ -147,11 +154,32 @@ def _select_centers(
     return Shard(training, tuple(c.origin for c in layers), tuple(c.anchors for c in layers), tuple(radii))
 
 
-def _score_shard(
+def _find_stand_ins(
     config: Config, memory: Memory, first: int, end: int, device: str, on_progress: Progress
-) -> list[GoodScore] | None:
-    """Score the images of one shard against the memory without their own anchors."""
+) -> list[StandIns]:
+    """The stand-ins of all anchors among the images of one shard."""
     reader = _make_detector(config, device).reader
+    images = _embed_shard(reader, memory, first, end)
+    _, stand_ins, _ = measure_images(reader, memory.to(reader.device), images, on_progress, first)
+    return [layer.to(torch.device("cpu")) for layer in stand_ins]
+
+
+def _score_shard(
+    config: Config,
+    memory: Memory,
+    stand_ins: Sequence[StandIns],
+    first: int,
+    end: int,
+    device: str,
+    on_progress: Progress,
+) -> list[GoodScore]:
+    """Score the images of one shard with stand-ins in place of their own anchors."""
+    reader = _make_detector(config, device).reader
+    images = _embed_shard(reader, memory, first, end)
+    spare = [layer.to(reader.device) for layer in stand_ins]
+    return score_images(reader, memory.to(reader.device), images, on_progress, spare, begin=first)
+
+
+def _embed_shard(reader: Reader, memory: Memory, first: int, end: int) -> Callable[[], Iterable[EmbeddedImage]]:
     sources = [Path(image.name) for image in memory.images[first:end]]
-    memory = memory.to(reader.device)
-    return leave_one_out(reader, memory, lambda: reader.embed_each(sources), on_progress, begin=first)[1]
+    return lambda: reader.embed_each(sources)

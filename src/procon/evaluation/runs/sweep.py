@@ -215,7 +215,8 @@ class Sweep:
             return [read_layer(features, layer, part.config).residuals[0] for part in parts]
         k = max(neighbors_of(part.config) for part in parts)
         distances, rows = nearest_in_banks(features[0], layer.index, k)
-        return [read_neighbors(features[0], layer, distances, rows, part.config).residuals[0] for part in parts]
+        nearest = layer.index.anchors, distances, rows
+        return [read_neighbors(features[0], *nearest, part.config).residuals[0] for part in parts]
 
     def _embed(self, embedding: Embedding, index: int, images: range) -> Iterable[Tensor]:
         for tokens in self._tokens.load_tokens(embedding.blocks(index), images):
