@@ -23,15 +23,15 @@ _SECONDS = 60
 class ServerProcess:
     """``procon serve`` in a process of its own."""
 
-    def __init__(self, models: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, models: Path, *arguments: str, program: str = _PROGRAM) -> None:
         source = str(Path(procon.__file__).parents[1])
-        found = {**os.environ, "PYTHONPATH": source, "OMP_WAIT_POLICY": "PASSIVE", **(environment or {})}
+        environment = {**os.environ, "PYTHONPATH": source, "OMP_WAIT_POLICY": "PASSIVE"}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, "serve", str(models), "--port", "0", "--device", "cpu", *arguments],
+            [sys.executable, "-c", program, "serve", str(models), "--port", "0", "--device", "cpu", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=found,
+            env=environment,
         )
         self.log: list[str] = []
         threading.Thread(target=self._listen, daemon=True).start()

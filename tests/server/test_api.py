@@ -25,6 +25,7 @@ from procon.results.inspection import inspect
 from procon.server import service as service_module
 from procon.server.app import create_app
 from procon.server.scheduler import Work
+from procon.server.security import is_local_host
 from procon.server.service import Service
 from procon.server.settings import Limits, Settings
 from procon.server.uploads import Upload
@@ -312,9 +313,39 @@ def test_pages_of_other_origins_can_change_nothing(client: TestClient) -> None:
     assert predict(client, png(1), origin="http://127.0.0.1:8321").status_code == 200
 
 
-def test_another_host_name_is_refused_without_a_token(client: TestClient) -> None:
-    assert client.get("/v1/models", headers={"host": "evil.example"}).status_code == 403
-    assert client.get("/v1/models", headers={"host": "localhost:8321"}).status_code == 200
+@pytest.mark.parametrize("host", ["localhost", "LocalHost:8321", "127.0.0.1", "127.8.8.8:1", "[::1]", "[::1]:8321"])
+def test_this_machine_is_a_host(client: TestClient, host: str) -> None:
+    assert client.get("/v1/models", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", "localhost.evil.example", "evil.localhost", "", " ", "localhost localhost", "localhost,evil"),
+        *("[::1].evil.com", "[::1]evil.com:80", "[::1", "::1", "[[::1]]", "[::1%25evil]", "[::1%lo]", "[127.0.0.1]"),
+        *("localhost:19101@evil", "localhost:80:80", "localhost:", "localhost:999999", "localhost:-1", "localhost:8a"),
+        *(
+            "user@localhost",
+            "localhost@evil.com",
+            "localhost/evil.com",
+            "localhost?x",
+            "localhost#x",
+            "localhost\\evil",
+        ),
+        *("127.0.0.1.evil.com", "127.1", "0x7f.0.0.1", "2130706433", "0177.0.0.1", "127.0.0.1\t", "0.0.0.0", "[::]"),
+        *("localhost\x00", "localhost\x85", "lоcalhost".encode().decode("latin-1"), "127.0.0.²", "localhost."),
+    ],
+)
+def test_a_forged_host_is_refused_without_a_token(host: str) -> None:
+    assert not is_local_host([host])
+
+
+def test_two_hosts_or_none_are_refused(client: TestClient) -> None:
+    assert not is_local_host([]) and not is_local_host(["localhost", "localhost"])
+    assert client.get("/v1/models", headers=[("host", "localhost"), ("host", "evil")]).status_code == 403
+    answer = client.get("/v1/models", headers={"host": "[::1].evil.com"})
+    assert answer.status_code == 403
+    assert answer.json()["error"].startswith("this server answers to localhost only")
 
 
 def test_with_a_token_everything_but_probes_and_the_page_needs_it(

@@ -22,7 +22,7 @@ class Held:
     """A worker whose device is busy until it is let go, and what it was then given, group by group."""
 
     def __init__(self, batch: int, queue: Queue) -> None:
-        self.worker = DeviceWorker(batch, 0.001, queue)
+        self.worker = DeviceWorker(batch, 0.001, queue, print)
         self.groups: list[list[Any]] = []
         self._go = threading.Event()
         self.worker.start()
@@ -182,7 +182,7 @@ def test_messages_lose_their_folders(text: str, expected: str) -> None:
     assert Redactor([Path("/a folder/with blanks")])(text) == expected
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "LOCALHOST", "localhost"])
 def test_loopback(host: str) -> None:
     assert is_loopback(host)
 

@@ -32,6 +32,7 @@ def prediction_answer(part: InspectedPart, map_side: int, seconds: float) -> sch
     return schemas.PredictionAnswer(
         **part.prediction.to_dict(),
         id=part.number,
+        not_kept=part.not_kept,
         model=part.model.name,
         revision=part.model.revision,
         name=part.upload.name,

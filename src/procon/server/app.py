@@ -2,8 +2,12 @@
 
 import logging
 import re
+import resource
+import signal
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,8 @@ from starlette.staticfiles import StaticFiles
 import procon
 from procon.errors import ProconError
 from procon.server import routes_jobs, routes_models, routes_review
+from procon.server.connections import Connection
+from procon.server.disk import describe_storage_error, is_disk_full
 from procon.server.openapi import PROBLEMS, content
 from procon.server.schemas import Status
 from procon.server.security import Guard
@@ -27,6 +33,8 @@ from procon.server.settings import Settings
 
 _STATIC = Path(__file__).parent / "static"
 _DISCONNECTED = 499  # nobody receives it; it is only counted
+_GRACEFUL_SECONDS = 60  # in which requests in progress may finish when the server stops
+_OTHER_FILES = 512  # open besides connections
 
 _log = logging.getLogger(__name__)
 
@@ -77,11 +85,9 @@ def _add_probes(app: FastAPI, service: Service) -> None:
 
     @app.get("/readyz", tags=["probes"], responses={503: {"model": Status}})
     def readyz() -> Response:
-        """Whether requests are served: models are loaded, the device thread runs, and the server is not stopping."""
-        word = "ready" if service.models.ready else "loading models"
-        if service.stopping or not service.worker.alive:
-            word = "stopping" if service.stopping else "the device thread has ended"
-        return JSONResponse({"status": word}, 200 if word == "ready" else 503)
+        """Whether requests are served, and what does not work meanwhile, such as a full disk or a missing model."""
+        word = "stopping" if service.stopping else "ready" if service.models.ready else "loading models"
+        return JSONResponse({"status": word, "problems": service.problems}, 200 if word == "ready" else 503)
 
     responses = {**content("text/plain", schema={"type": "string"}), **PROBLEMS}
 
@@ -115,6 +121,14 @@ def _add_handlers(app: FastAPI, service: Service) -> None:
     async def gone(_request: Request, _error: ClientDisconnect) -> Response:
         return Response(status_code=_DISCONNECTED)
 
+    async def storage_error(_request: Request, error: Exception) -> Response:
+        if not is_disk_full(error):
+            return await broken(_request, error)
+        return refuse(507, f"{describe_storage_error(error)}, then send this again")
+
+    for kind in (OSError, sqlite3.Error):
+        app.add_exception_handler(kind, storage_error)
+
     @app.exception_handler(Exception)
     async def broken(_request: Request, error: Exception) -> Response:
         _log.error("a request failed", exc_info=error)
@@ -132,42 +146,61 @@ def _methods(app: FastAPI, path: str) -> list[str]:
 
 
 class Server(uvicorn.Server):
-    """uvicorn that tells the application immediately when it must stop, so that event streams end."""
+    """uvicorn that ends with exit code 0 on a signal, and with an error when a part of the service has ended."""
 
-    def __init__(self, config: uvicorn.Config, service: Service, announce: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, announce: Callable[[str], None]) -> None:
+        app = create_app(settings)
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            http=partial(Connection, limits=settings.limits),  # type: ignore[arg-type]  # anything that makes one
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_GRACEFUL_SECONDS,
+            timeout_keep_alive=30,
+            backlog=512,
+        )
         super().__init__(config)
-        self._service, self._announce = service, announce
+        self.service: Service = app.state.service
+        self._announce = announce
 
     async def startup(self, sockets: Any = None) -> None:
         """Listen, and announce the address."""
         await super().startup(sockets)
-        if self._service.failure is not None:
-            self.should_exit = True
-        elif self.started:
+        if self.started and self.service.failure is None:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             self._announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to stop."""
+        self.should_exit = self.should_exit or self.service.failure is not None
+        return await super().on_tick(counter)
+
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Handle a signal."""
-        self._service.stopping = True
-        super().handle_exit(sig, frame)
+        """Stop in good order on the first signal, at once on a second Ctrl-C.
+
+        The signal is not passed on to uvicorn, which would raise it again after the shutdown: the process would end by
+        the signal and not with exit code 0.
+        """
+        self.service.stopping = True  # event streams end
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
 
 def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     """Run until a signal arrives, then finish the requests in progress; ``announce`` is called with the address."""
-    app = create_app(settings)
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=60,
-        timeout_keep_alive=30,
-        backlog=512,
-    )
-    service: Service = app.state.service
-    Server(config, service, announce).run()
-    if service.failure is not None:
-        raise service.failure
+    _raise_file_limit(settings.limits.connections + _OTHER_FILES)
+    server = Server(settings, announce)
+    server.run()
+    if server.service.failure is not None:
+        raise server.service.failure
+
+
+def _raise_file_limit(wanted: int) -> None:
+    """Let this process open as many files as its limits on connections need, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

@@ -1,8 +1,11 @@
 """Files that survive a power failure, and the lock on a state folder."""
 
+import errno
 import fcntl
 import os
 import shutil
+import sqlite3
+import threading
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +18,31 @@ def write_durable(path: Path, data: bytes) -> None:
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
     _sync_folder(path.parent)
+
+
+def write_quick(path: Path, data: bytes) -> None:
+    """Write a file atomically; a power failure may still lose it. Nothing is left of a write that fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{threading.get_ident()}.partial")
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether there is no space for a file or for the database."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def describe_storage_error(error: Exception) -> str:
+    """Why something cannot be stored, and what to do."""
+    if is_disk_full(error):
+        return "the disk of the state folder is full; free some space"
+    return f"the state folder cannot be written ({error}); check its disk"
 
 
 def install(source: Path, target: Path) -> None:

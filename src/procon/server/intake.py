@@ -69,19 +69,15 @@ class Body:
         return message
 
     async def _next(self) -> Message:
-        least = self._intake.limits.least_rate
-        seconds = min(self._seconds, _GRACE_SECONDS + self.received / least) - self.age
+        seconds = min(self._seconds, _GRACE_SECONDS + self.received / self._intake.limits.least_rate) - self.age
         try:
-            async with asyncio.timeout(0 if self._interrupted else max(0.0, seconds)) as self._timer:
+            async with asyncio.timeout(max(0.0, seconds)) as self._timer:
+                if self._interrupted:
+                    raise TimeoutError
                 message = await self._receive()
         except TimeoutError:
             self._interrupted = True
-            raise RequestError(
-                408,
-                f"the body must arrive within {self._seconds:.0f} seconds, at {least // 1024} KiB per second or more; "
-                f"got {self.received:,} bytes in {self.age:.0f} seconds; send it again over a faster connection",
-                {"connection": "close"},
-            ) from None
+            raise self._too_slow() from None
         finally:
             self._timer = None
         size = len(message.get("body", b""))
@@ -91,6 +87,15 @@ class Body:
         if self.ended:
             self._intake.arriving.discard(self)
         return message
+
+    def _too_slow(self) -> RequestError:
+        return RequestError(
+            408,
+            f"the body must arrive within {self._seconds:.0f} seconds, at {self._intake.limits.least_rate // 1024} KiB "
+            f"per second or more; got {self.received:,} bytes in {self.age:.0f} seconds; send it again over a faster "
+            "connection",
+            {"connection": "close"},
+        )
 
     async def drain(self) -> None:
         """Receive the rest of the body and drop it, up to a limit."""

@@ -17,9 +17,11 @@ from procon.server.process import JobError, JobProcess, JobProgress
 from procon.server.request_errors import Redactor, RequestError
 from procon.server.settings import Settings
 from procon.server.store import LIVE, Store, StoreRow
+from procon.server.threads import OnCrash, crash_error
 
 _log = logging.getLogger(__name__)
 _MOST_ATTEMPTS = 3
+_RETRY_SECONDS, _MOST_RETRY_SECONDS = 1.0, 60.0
 
 
 class Jobs:
@@ -33,9 +35,10 @@ class Jobs:
         redact: Redactor,
         on_learned: OnLearned,
         on_change: Callable[[], None],
+        on_crash: OnCrash,
     ) -> None:
         self._settings, self._store, self._models = settings, store, models
-        self._redact, self._on_change = redact, on_change
+        self._redact, self._on_change, self._on_crash = redact, on_change, on_crash
         self.lessons = Lessons(settings, store, models, on_learned)
         self._work = settings.state_folder / "jobs"
         self._training = settings.state_folder / "training"
@@ -114,14 +117,14 @@ class Jobs:
 
     def start(self) -> None:
         """Resume what an earlier server left, and start the loop."""
-        self._work.mkdir(parents=True, exist_ok=True)
-        for job in self._store.jobs(limit=1000, states=("running", "finishing")):
-            self._resume(job)
-        for model in self.lessons.waiting():
-            self.queue_lesson(model)
-        self._sweep()
+        self._sweep()  # only now: later, images may be arriving for a job that does not exist yet
         self._event_loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._loop())
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self._on_crash(crash_error("the queue of fits and feedback", task.exception()))
 
     async def stop(self) -> None:
         """Stop the loop; the next server resumes a running job."""
@@ -129,6 +132,14 @@ class Jobs:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+
+    def _recover(self) -> None:
+        """Resume what was running, and queue the feedback that waits."""
+        self._work.mkdir(parents=True, exist_ok=True)
+        for job in self._store.jobs(limit=1000, states=("running", "finishing")):
+            self._resume(job)
+        for model in self.lessons.waiting():
+            self.queue_lesson(model)
 
     def _resume(self, job: StoreRow) -> None:
         number, result = job["id"], self._result(job["id"])
@@ -163,6 +174,18 @@ class Jobs:
             shutil.rmtree(self._training / folder, ignore_errors=True)
 
     async def _loop(self) -> None:
+        """Work, and begin again after an error of the store or of the disk."""
+        seconds = _RETRY_SECONDS
+        while True:
+            try:
+                self._recover()
+                await self._work_off()
+            except Exception:
+                _log.exception("the queue of fits and feedback failed; it begins again in %.0f s", seconds)
+            await asyncio.sleep(seconds)
+            seconds = min(2 * seconds, _MOST_RETRY_SECONDS)
+
+    async def _work_off(self) -> None:
         while True:
             self._wake.clear()  # before the query: a job added after it sets the event again
             queued = self._store.jobs(limit=1000, states=("queued",))

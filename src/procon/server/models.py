@@ -31,6 +31,7 @@ from procon.vision.backbone import Backbone
 _log = logging.getLogger(__name__)
 
 _GONE_SECONDS = 0.05
+_RETRY_SECONDS, _MOST_RETRY_SECONDS = 5.0, 300.0  # after the first failure to load a file; doubled after each more
 
 Stamp = tuple[int, int, int]
 """Inode, size and modification time: another file at the same path has another stamp. For a folder: of all files."""
@@ -39,6 +40,13 @@ Stamp = tuple[int, int, int]
 def _stamp(path: Path) -> Stamp:
     stats = [file.stat() for file in (path.iterdir() if path.is_dir() else (path,))]
     return sum(s.st_ino for s in stats), sum(s.st_size for s in stats), max(s.st_mtime_ns for s in stats)
+
+
+def _find_stamp(path: Path) -> Stamp | None:
+    try:
+        return _stamp(path)
+    except (OSError, ValueError):  # missing, or an empty folder
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +84,16 @@ class Entry:
     """The state of one model file or exported folder."""
 
     model: ServedModel | None = None
-    failed: Stamp | None = None  # of a file that could not be loaded, so that it is not tried again
-    error: str | None = None
+    error: str | None = None  # why the file cannot be loaded
+    failures: int = 0  # in a row
+    retry_at: float = 0.0  # of time.monotonic(): when it is tried again, or earlier if one of its inputs changes
+    inputs: tuple[Path, ...] = ()  # the file, and the weights that it needs
+    stamps: tuple[Stamp | None, ...] = ()  # of the inputs when loading failed
+
+    @property
+    def due(self) -> bool:
+        """Whether loading may succeed now."""
+        return time.monotonic() >= self.retry_at or self.stamps != tuple(map(_find_stamp, self.inputs))
 
 
 class Models:
@@ -90,14 +106,13 @@ class Models:
         redact: Redactor,
         on_change: Callable[[], None],
     ) -> None:
-        self.folder, self._private, self._seconds = settings.folder, settings.state_folder, settings.scan_seconds
+        self.folder, self._private = settings.folder, settings.state_folder
+        self._weights = settings.weights
         self._only = None if settings.only is None else settings.models.absolute()
         self._load_detector, self._redact, self._on_change = load_detector, redact, on_change
         self._entries: dict[str, Entry] = {}
         self._scanning = threading.Lock()
         self._edits: dict[str, threading.Lock] = {}
-        self._stop = threading.Event()
-        self.stop = self._stop.set
         self.ready = False
 
     def path(self, name: str) -> Path:
@@ -119,6 +134,16 @@ class Models:
         """All models, sorted by name."""
         return dict(sorted(self._entries.items()))
 
+    @property
+    def problems(self) -> list[str]:
+        """The models that cannot be loaded, and why."""
+        return [
+            f"the model {name} cannot be loaded: {entry.error}; the next attempt is in "
+            f"{max(0.0, entry.retry_at - time.monotonic()):.0f} s, or when its files change"
+            for name, entry in self.entries.items()
+            if entry.error
+        ]
+
     def get(self, name: str) -> ServedModel:
         """The current model, or a refusal."""
         entry = self._entries.get(name)
@@ -134,20 +159,6 @@ class Models:
 
     # ----------------------------------------------------------------------------------------------------- loading
 
-    def watch(self) -> None:
-        """Scan the folder again and again in a thread, until :meth:`stop`."""
-
-        def scan_repeatedly() -> None:
-            while True:
-                try:
-                    self.scan()
-                except Exception:
-                    _log.exception("looking for models failed")
-                if self._stop.wait(self._seconds):
-                    return
-
-        threading.Thread(target=scan_repeatedly, name="procon-models", daemon=True).start()
-
     def scan(self) -> None:
         """Load new and changed models and drop deleted ones; if loading fails, the earlier model stays."""
         with self._scanning:
@@ -160,7 +171,7 @@ class Models:
                 _log.warning("model %s is gone", name)
             for name, (path, stamp) in files.items():
                 entry = self._entries.get(name, Entry())
-                if (entry.model is None or entry.model.stamp != stamp) and entry.failed != stamp:
+                if (entry.model is None or entry.model.stamp != stamp) and entry.due:
                     self._entries[name] = self._load(name, path, stamp, entry)
             self.ready = True
             changed = before != (True, self._entries)
@@ -189,12 +200,20 @@ class Models:
                 else:
                     shutil.copyfile(path, copied)
                     model = self._serve_file(name, stamp, copied, before.model)
-            except (ProconError, OSError, KeyError, TypeError, ValueError) as error:
-                reason = self._redact(str(error).replace(str(copied), path.name))
-                _log.warning("model %s cannot be loaded: %s", name, reason)
-                return replace(before, failed=stamp, error=reason)
+            except Exception as error:  # a damaged file raises any kind; so do missing weights and a full disk
+                if not isinstance(error, ProconError | OSError):
+                    _log.warning("loading model %s failed", name, exc_info=error)
+                return self._failed(name, path, before, str(error).replace(str(copied), path.name))
         _log.warning("model %s loaded, revision %s", name, model.revision)
         return Entry(model)
+
+    def _failed(self, name: str, path: Path, before: Entry, reason: str) -> Entry:
+        seconds = min(_MOST_RETRY_SECONDS, _RETRY_SECONDS * 2**before.failures)
+        reason = self._redact(reason)
+        _log.warning("model %s cannot be loaded: %s; the next attempt is in %.0f s", name, reason, seconds)
+        inputs = (path, *([Path(self._weights)] if self._weights else []), *_weights_of(path))
+        stamps = tuple(map(_find_stamp, inputs))
+        return Entry(before.model, reason, before.failures + 1, time.monotonic() + seconds, inputs, stamps)
 
     def _serve_file(self, name: str, stamp: Stamp, file: Path, before: ServedModel | None) -> ServedModel:
         metadata = read_metadata(file)
@@ -217,6 +236,16 @@ class Models:
             memory_checksum=checksum,
             full_detector=detector,
         )
+
+
+def _weights_of(path: Path) -> list[Path]:
+    """The files of weights that a model file names."""
+    try:
+        metadata = read_metadata(path)
+        sources = [str(metadata["backbone"]["source"]), f"path:{metadata['config']['weights'] or ''}"]
+    except (ProconError, OSError, KeyError, TypeError):
+        return []
+    return [Path(source.removeprefix("path:")) for source in sources if source.startswith("path:")]
 
 
 def _serve_runtime(name: str, stamp: Stamp, runtime: Runtime) -> ServedModel:

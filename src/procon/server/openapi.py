@@ -15,7 +15,7 @@ _RAW = {"schema": FILE}
 FILES = {"type": "array", "items": FILE, "minItems": 1}
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem} for status in (400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 503)
+    status: {"model": Problem} for status in (400, 401, 403, 404, 408, 409, 410, 413, 415, 422, 503, 507)
 }
 """The refusals of all routes."""
 

@@ -87,6 +87,7 @@ def router(service: Service) -> APIRouter:
             overview = {
                 "can_fit": service.settings.only is None,
                 "ready": service.models.ready,
+                "problems": service.problems,
                 "models": [model.model_dump(mode="json") for model in model_answers(service)],
                 "jobs": [job_answer(service, job).model_dump(mode="json") for job in service.store.jobs(limit=20)],
             }

@@ -52,6 +52,8 @@ def router(service: Service) -> APIRouter:
 
         def respond(part: InspectedPart) -> Response:
             headers = {"x-procon-score": repr(part.prediction.score), "x-procon-id": str(part.number)}
+            if part.not_kept:
+                headers["x-procon-not-kept"] = part.not_kept
             if output == "overlay":
                 return Response(answers.overlay_png(part), media_type="image/png", headers=headers)
             if output == "map":

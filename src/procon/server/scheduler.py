@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from procon.server.request_errors import RequestError
+from procon.server.threads import OnCrash, guarded_thread
 
 _SMOOTHING = 0.2  # weight of the latest image in the running mean of the seconds per image
 _CALM_SECONDS, _CALM_IMAGES = 5.0, 10.0  # an overload ends after so long, or so many images, without a refusal
@@ -19,6 +20,10 @@ _CALM_SECONDS, _CALM_IMAGES = 5.0, 10.0  # an overload ends after so long, or so
 def _full(seconds: float) -> RequestError:
     """Asks the client to retry after so many seconds."""
     return RequestError(503, "the queue is full; try again shortly", {"retry-after": str(max(1, round(seconds)))})
+
+
+def _stopping() -> RequestError:
+    return RequestError(503, "the server is stopping", {"retry-after": "5"})
 
 
 class Queue:
@@ -95,12 +100,12 @@ class Work:
 class DeviceWorker:
     """The thread that owns the device. On a CPU one item at a time; on a GPU those that arrive together."""
 
-    def __init__(self, batch: int, window_seconds: float, queue: Queue) -> None:
+    def __init__(self, batch: int, window_seconds: float, queue: Queue, on_crash: OnCrash) -> None:
         self._batch, self._window, self._queue = batch, window_seconds, queue
         self._waiting: deque[Work] = deque()
         self._ready = threading.Condition()
         self._stopping = False
-        self._thread = threading.Thread(target=self._loop, name="procon-device", daemon=True)
+        self._thread = guarded_thread("procon-device", self._loop, on_crash)
         self.start = self._thread.start
         self.batches = 0
         queue.shorten = self._shorten
@@ -121,7 +126,7 @@ class DeviceWorker:
         """Queue ``work``; its future can be cancelled until it starts."""
         with self._ready:
             if self._stopping:
-                raise RequestError(503, "the server is stopping", {"retry-after": "5"})
+                raise _stopping()
             self._waiting.append(work)
             self._ready.notify_all()
         return work.future
@@ -139,6 +144,16 @@ class DeviceWorker:
         return len(late)
 
     def _loop(self) -> None:
+        try:
+            self._work()
+        finally:  # nothing waits for a thread that has ended
+            with self._ready:
+                self._stopping = True
+                for work in self._waiting:
+                    if work.future.set_running_or_notify_cancel():
+                        work.future.set_exception(_stopping())
+
+    def _work(self) -> None:
         while (group := self._next_group()) is not None:
             running = [work for work in group if work.future.set_running_or_notify_cancel()]
             if not running:

@@ -20,6 +20,7 @@ class Status(BaseModel):
     """Whether the server works."""
 
     status: str
+    problems: list[str] = Field(default=[], description="What does not work while images are still scored.")
 
 
 class FloatMap(BaseModel):
@@ -47,6 +48,7 @@ class PredictionAnswer(_ScoredAnswer):
     """The prediction for one image."""
 
     id: int | None = Field(description="Number of the verdict, or null if it was not stored.")
+    not_kept: str | None = Field(description="Why it could not be stored for review, although that was asked for.")
     pixel_threshold: float | None
     median_patch_score: float | None = Field(description="Median patch score of the image.")
     map: FloatMap | None = None

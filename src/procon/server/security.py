@@ -2,6 +2,7 @@
 
 import hmac
 import json
+import re
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from procon.server.settings import Limits, is_loopback
 _OPEN = ("/", "/healthz", "/readyz")  # the page asks the operator for the token
 _READ = ("GET", "HEAD", "OPTIONS")
 _SMALL_BODY = 64 * 1024
+_HOST = re.compile(r"(\[(?P<v6>[0-9A-Fa-f]*:[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9.-]+))(:(?P<port>[0-9]{1,5}))?")
 
 _HEADERS = {
     "content-security-policy": (
@@ -68,7 +70,7 @@ class Guard:
 
     def _check(self, scope: Scope, headers: Headers) -> RequestError | None:
         path, method = scope["path"], scope["method"]
-        if self._token is None and not is_loopback(_host(headers.get("host", ""))):
+        if self._token is None and not is_local_host(headers.getlist("host")):
             # The name of another site may resolve to this machine.
             return RequestError(403, "this server answers to localhost only; set a token to use another name")
         if method not in _READ and not _same_origin(headers):
@@ -99,9 +101,10 @@ def _same_origin(headers: Headers) -> bool:
         return False
 
 
-def _host(value: str) -> str:
-    """The name in a Host header, without the port."""
-    return value.rpartition("]")[0].lstrip("[") if value.startswith("[") else value.partition(":")[0]
+def is_local_host(values: list[str]) -> bool:
+    """Whether the ``Host`` headers of a request are exactly one, which names this machine."""
+    match = _HOST.fullmatch(values[0]) if len(values) == 1 else None
+    return match is not None and int(match["port"] or 0) < 2**16 and is_loopback(match["v6"] or match["name"])
 
 
 async def _respond(error: RequestError, send: Send) -> None:

@@ -1,7 +1,9 @@
 """Everything a request needs, in one object: models, queue, device, store, jobs and metrics."""
 
 import asyncio
+import logging
 import os
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from procon.detector import Detector
 from procon.errors import ConfigError, ProconError
 from procon.prediction import Explanation, Prediction
-from procon.server.disk import lock_folder, write_durable
+from procon.server.disk import describe_storage_error, lock_folder, write_durable, write_quick
 from procon.server.engine import Engine, group_sizes
 from procon.server.jobs import Jobs
 from procon.server.metrics import ServerMetrics
@@ -27,6 +29,7 @@ from procon.server.request_errors import Redactor, RequestError
 from procon.server.scheduler import DeviceWorker, Queue, Work
 from procon.server.settings import Settings
 from procon.server.store import LIVE, Store, StoreRow
+from procon.server.threads import guarded_thread
 from procon.server.uploads import Header, Upload, decode, read_header
 from procon.vision.backbone import Backbone, resolve_device
 from procon.vision.images import Picture
@@ -34,19 +37,23 @@ from procon.vision.pictures import jpeg, shrink
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
 _THUMBNAIL = 160  # pixels
 _PRUNE_EVERY = 200  # verdicts
+_PROBE_BYTES = 256 * 1024  # that must fit on a disk that was full before it counts as having space
+_JOIN_SECONDS = 10.0  # a model that is being loaded when the server stops is not waited for longer
 
 
 @dataclass(frozen=True)
 class InspectedPart:
-    """One scored image, and the number of its verdict if that was stored."""
+    """One scored image."""
 
     model: ServedModel
     upload: Upload
     picture: Picture
     prediction: Prediction
-    number: int | None
+    number: int | None  # of its verdict, if that was stored
+    not_kept: str | None  # why it could not be stored
 
 
 class Service:
@@ -56,20 +63,26 @@ class Service:
         self.settings = settings
         self.device = resolve_device(settings.device)
         state = settings.state_folder
-        state.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_folder(state)
         self.redact = Redactor([settings.folder, state])
-        self.store = Store(state / "server.sqlite")
+        try:
+            state.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_folder(state)
+            self.store = Store(state / "server.sqlite")
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"{state}: {describe_storage_error(error)}") from None
         limits, batch = settings.limits, settings.batch if self.device.type == "cuda" else 1
         images = limits.queue_images or (2 * batch if batch > 1 else 32)
         self.queue = Queue(images, limits.queue_bytes, limits.queue_seconds, least=os.cpu_count() or 2)
-        self.worker = DeviceWorker(batch, settings.window_seconds, self.queue)
+        self.worker = DeviceWorker(batch, settings.window_seconds, self.queue, self.crash)
         self.models = Models(settings, self._load, self.redact, self.notify)
         self.metrics = ServerMetrics(self._gauges)
-        self.jobs = Jobs(settings, self.store, self.models, self.redact, self._settle_learned, self.notify)
+        self.jobs = Jobs(settings, self.store, self.models, self.redact, self._settle_learned, self.notify, self.crash)
+        self._watcher = guarded_thread("procon-watch", self._watch, self.crash)
+        self._stop = threading.Event()
         self.version = 0  # incremented with every change that a page may show
         self.stopping = False
-        self.failure: ProconError | None = None  # why it could not start
+        self.failure: ProconError | None = None  # why it could not start, or had to stop
+        self.storage_error: str | None = None  # why verdicts and copies of parts cannot be stored at the moment
         self._pool = ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2)), thread_name_prefix="procon-images")
         self._since_pruned = 0
         self._backbones: WeakSet[Backbone] = WeakSet()
@@ -83,15 +96,17 @@ class Service:
             entry = self.models.entries.get(self.settings.only)
             if entry is None or entry.model is None:
                 raise ConfigError(entry.error or "cannot be loaded" if entry else f"{self.settings.models}: is gone")
-        self.models.watch()
+        self._watcher.start()
         self.jobs.start()
 
     async def stop(self) -> None:
         """Finish the requests in progress, then stop all threads."""
         self.stopping = True
-        self.models.stop()
+        self._stop.set()
         await self.jobs.stop()
         await asyncio.to_thread(self.worker.stop)
+        if self._watcher.is_alive():  # it uses the state folder
+            await asyncio.to_thread(self._watcher.join, _JOIN_SECONDS)
         self._pool.shutdown()
         self.store.close()
         self._lock.close()
@@ -99,6 +114,47 @@ class Service:
     def notify(self) -> None:
         """Tell pages that something changed."""
         self.version += 1
+
+    def crash(self, error: ProconError) -> None:
+        """Stop the server, because a part of it cannot go on."""
+        self.failure = self.failure or error
+        self.stopping = True
+
+    def _watch(self) -> None:
+        """Look for changed models, and for space on a disk that was full, until the server stops."""
+        while True:
+            for look in (self.models.scan, self.check_storage):
+                try:
+                    look()
+                except Exception:
+                    _log.exception("watching the folders failed; it is tried again")
+            if self._stop.wait(self.settings.scan_seconds):
+                return
+
+    @property
+    def problems(self) -> list[str]:
+        """What does not work at the moment while images are still scored, in sentences."""
+        storage = f"scored parts are not kept for review: {self.storage_error}"
+        return [*([storage] if self.storage_error else []), *self.models.problems]
+
+    def check_storage(self) -> None:
+        """Find out whether a disk that was full has space again."""
+        if self.storage_error is not None:
+            try:
+                write_durable(self._parts / ".probe", bytes(_PROBE_BYTES))
+                (self._parts / ".probe").unlink()
+                self.store.check_writable()
+            except (OSError, sqlite3.Error) as error:
+                self._set_storage_error(error)
+            else:
+                self._set_storage_error(None)
+
+    def _set_storage_error(self, error: Exception | None) -> None:
+        reason = None if error is None else self.redact(describe_storage_error(error))
+        if reason != self.storage_error:
+            self.storage_error = reason
+            _log.warning("storing parts for review: %s", reason or "it works again")
+            self.notify()
 
     def _load(self, path: Path, name: str) -> Detector:
         training = self.jobs.training_folder(name)
@@ -151,8 +207,9 @@ class Service:
             def finish() -> T:
                 prediction = model.engine.judge(picture, measured)
                 self.metrics.count_score(model.name, prediction.score, prediction.is_anomalous)
-                number = self._keep(model, upload, header, picture, prediction) if keep else None
-                return respond(InspectedPart(model, upload, picture, prediction, number))
+                number = self._try_keep(model, upload, header, picture, prediction) if keep else None
+                not_kept = self.storage_error if keep and number is None else None
+                return respond(InspectedPart(model, upload, picture, prediction, number, not_kept))
 
             return await self.in_pool(finish)
 
@@ -201,17 +258,25 @@ class Service:
 
     # ------------------------------------------------------------------------------------------- stored verdicts
 
+    def _try_keep(
+        self, model: ServedModel, upload: Upload, header: Header, picture: Picture, prediction: Prediction
+    ) -> int | None:
+        """Store a verdict and return its number; None if the disk is full or broken: the score matters more."""
+        try:
+            number = self._keep(model, upload, header, picture, prediction)
+        except (OSError, sqlite3.Error) as error:
+            self._set_storage_error(error)
+            return None
+        self._set_storage_error(None)
+        return number
+
     def _keep(
         self, model: ServedModel, upload: Upload, header: Header, picture: Picture, prediction: Prediction
     ) -> int:
         """Store a verdict and, within the limit, its image; returns the number of the verdict."""
         limits, digest = self.settings.limits, upload.digest
         path = self._part_file(digest, header.ending)
-        if limits.kept_bytes and not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_name(f".{path.name}.{threading.get_ident()}.partial")
-            draft.write_bytes(upload.data)
-            draft.replace(path)
+        is_new = bool(limits.kept_bytes) and not path.exists()
         verdict = {
             "model": model.name,
             "revision": model.revision,
@@ -227,7 +292,14 @@ class Service:
             "thumbnail": jpeg(shrink(picture.rgb8(), _THUMBNAIL), quality=80),
         }
         image = (header.ending, len(upload.data)) if limits.kept_bytes else None
-        number = self.store.add_verdict(verdict, image)
+        if is_new:
+            write_quick(path, upload.data)
+        try:
+            number = self.store.add_verdict(verdict, image)
+        except sqlite3.Error:
+            if is_new:  # no row would ever name it
+                path.unlink(missing_ok=True)
+            raise
         self._since_pruned += 1
         if self._since_pruned >= _PRUNE_EVERY:
             self._since_pruned = 0

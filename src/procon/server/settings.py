@@ -31,7 +31,11 @@ class Limits:
     arriving_bodies: int = 512  # request bodies being received at a time
     arriving_bytes: int = 4096 * MIB  # received of requests that have no response yet
     read_seconds: float = 60.0  # in which a client must send one image; a form of many has ten times as long
-    least_rate: int = 16 * 1024  # bytes per second that a client must send on average
+    least_rate: int = 16 * 1024  # bytes per second that a client must send, and read, on average
+    connections: int = 2048
+    header_seconds: float = 10.0  # in which a client must send the headers of a request
+    header_bytes: int = 64 * 1024
+    unread_bytes: int = 512 * MIB  # of answers that wait in memory for slow readers
     waiting_jobs: int = 32
     kept_bytes: int = 2048 * MIB  # of images of scored parts on disk; the oldest are deleted first, 0 stores none
     kept_verdicts: int = 20_000
@@ -97,9 +101,9 @@ class Settings:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach ``host``."""
-    if host == "localhost":
+    if host.lower() == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False

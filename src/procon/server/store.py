@@ -50,13 +50,21 @@ class Store:
         (version,) = self._safe.execute("PRAGMA user_version").fetchone()
         if version not in (0, _VERSION):
             raise ModelFileError(f"{path}: was written by another release (format {version}); move it away")
-        self._safe.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        if version == 0:  # a disk may be full when the server starts again
+            self._safe.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
 
     def close(self) -> None:
         """Write the log into the file and close it."""
         with self._lock:
             self._quick.close()
             self._safe.close()
+
+    def check_writable(self) -> None:
+        """Write into the database, as a test; an sqlite3.Error says why that fails."""
+        with self._lock, self._safe as connection:
+            connection.execute("CREATE TABLE probe (bytes BLOB)")
+            connection.execute("INSERT INTO probe VALUES (zeroblob(65536))")
+            connection.execute("DROP TABLE probe")
 
     def _write(self, sql: str, *values: Any, connection: sqlite3.Connection | None = None) -> sqlite3.Cursor:
         """Run a statement; it is on disk when this returns, unless another connection is given."""

@@ -29,8 +29,10 @@ def main() -> int:
 
 def _end_with_parent() -> None:
     """Stdin closes when the server ends, however it ends."""
-    sys.stdin.read()
-    os._exit(3)
+    try:
+        sys.stdin.read()
+    finally:
+        os._exit(3)
 
 
 def _send(**message: Any) -> None:

@@ -1,7 +1,7 @@
 // Views, drops and pastes; everything else is in the modules it starts.
 
 import { follow } from "./api.js";
-import { $ } from "./draw.js";
+import { $, element } from "./draw.js";
 import * as inspection from "./inspect.js";
 import * as models from "./models.js";
 import * as review from "./review.js";
@@ -33,6 +33,13 @@ function badge() {
   $("#waiting").setAttribute("aria-label", `${waiting} to review`);
 }
 
+/** What does not work while parts are still scored: a full disk, a model that cannot be loaded. */
+function problems() {
+  const list = all().problems ?? [];
+  $("#problems").hidden = !list.length;
+  $("#problems").replaceChildren(...list.map((problem) => element("li", { textContent: problem })));
+}
+
 function drops() {
   const target = () => (location.hash === "#models" ? $("#drop") : $("#stage"));
   let inside = 0;
@@ -62,7 +69,7 @@ function take(files) {
 
 viewer.start();
 for (const part of [inspection, review, threshold, models]) part.start();
-onState(() => { view(); badge(); });
+onState(() => { view(); badge(); problems(); });
 window.addEventListener("hashchange", view);
 $("#model").addEventListener("change", (event) => choose(event.target.value));
 drops();

@@ -259,7 +259,8 @@ function renderFeedback() {
   $("#was-good").disabled = !part?.id || Boolean(state) && !(state === "noted" && verdict.label === "defect") && state !== "failed";
   $("#was-defect").disabled = !part?.id || Boolean(state) && !(state === "noted" && verdict.label === "good") && state !== "failed";
   $("#take-back").hidden = !state || state === "forgetting";
-  if (!state) note.textContent = "\u00a0";
+  if (!state && part?.answer?.not_kept) note.textContent = `Not kept for review: ${part.answer.not_kept}`;
+  else if (!state) note.textContent = "\u00a0";
   else if (state === "noted" && verdict.label === "good") note.textContent = "Noted as good. An exported model does not learn.";
   else if (state === "noted") note.textContent = "Noted as a defect. The model stays as it is.";
   else if (state === "pending") note.textContent = "Kept. The model is learning it…";

@@ -1,0 +1,93 @@
+"""HTTP connections that are closed when their clients send headers, or read answers, too slowly."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from procon.server.settings import Limits
+
+_CHECK_SECONDS = 1.0
+_GRACE_SECONDS = 10.0  # before the least rate of a reader counts
+
+
+class Connection(HttpToolsProtocol):
+    """A connection whose client must send its headers in time and read its answer at the least rate.
+
+    uvicorn itself waits without end for both. Bodies are limited by :class:`procon.server.intake.Body`.
+    """
+
+    def __init__(self, *arguments: Any, limits: Limits, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._limits = limits
+        self.head_since: float | None = None  # when the headers began that have not arrived in full yet
+        self._head_bytes = 0
+        self._unread_since: float | None = None  # when the answer was first found waiting for its reader
+        self._unread_bytes = 0  # the most of it that waited since then
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def unread(self) -> int:
+        """Bytes of answers that wait in memory for the reader."""
+        return self.transport.get_write_buffer_size()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Watch the new connection; where there are too many, the one that waits longest for its headers is closed."""
+        super().connection_made(transport)
+        self.head_since = time.monotonic()
+        self._timer = self.loop.call_later(_CHECK_SECONDS, self._check)
+        if len(self.connections) > self._limits.connections:
+            waiting = [other for other in self.connections if isinstance(other, Connection) and other.head_since]
+            min(waiting, key=lambda other: other.head_since or 0.0).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count the bytes of headers, and parse."""
+        if self.head_since is None and (self.cycle is None or self.cycle.response_complete):
+            self.head_since = time.monotonic()
+        super().data_received(data)
+        if self.head_since is not None and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > self._limits.header_bytes:
+                self._refuse(431, f"the headers must have at most {self._limits.header_bytes:,} bytes")
+
+    def on_headers_complete(self) -> None:
+        """The headers are here: the request begins."""
+        self.head_since, self._head_bytes = None, 0
+        super().on_headers_complete()
+
+    def resume_writing(self) -> None:
+        """The reader has taken nearly all that waited: its time begins again."""
+        self._unread_since, self._unread_bytes = None, 0
+        super().resume_writing()
+
+    def _check(self) -> None:
+        self._timer = self.loop.call_later(_CHECK_SECONDS, self._check)
+        now, limits = time.monotonic(), self._limits
+        if self.head_since is not None and now - self.head_since > limits.header_seconds:
+            if not self._head_bytes:
+                self.transport.abort()
+            else:
+                self._refuse(408, f"the headers must arrive within {limits.header_seconds:.0f} seconds")
+        if not self.unread:
+            self._unread_since, self._unread_bytes = None, 0
+            return
+        self._unread_since = self._unread_since or now
+        self._unread_bytes = max(self._unread_bytes, self.unread)
+        too_slow = now - self._unread_since > _GRACE_SECONDS + self._unread_bytes / limits.least_rate
+        others = [other.unread for other in self.connections if isinstance(other, Connection)]
+        if too_slow or (sum(others) > limits.unread_bytes and self.unread == max(others)):
+            self.transport.abort()
+
+    def _refuse(self, status: int, message: str) -> None:
+        content = json.dumps({"error": message})
+        head = f"HTTP/1.1 {status} Refused\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n"
+        self.transport.write(f"{head}connection: close\r\n\r\n{content}".encode())
+        self.transport.close()
