@@ -22,7 +22,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ PROGRAM = "from procon.cli import main; main()"
 PATH = "/v1/models/flange/predict"
 IDLE_SECONDS = 20.0
 PAGE = Path(__file__).parent.parent / "docs" / "server.md"
-MARKS = "<!-- results of benchmarks/server.py -->\n", "<!-- end of results -->\n"
+TABLES = {"server": ("server", "server_gpu"), "slow_clients": ("slow_clients",), "soak": ("soak",)}  # by script
 
 
 @dataclass
@@ -44,14 +46,19 @@ class Load:
     """What clients saw."""
 
     seconds: float
-    milliseconds: list[float] = field(default_factory=list)
-    """Of answers with status 200."""
+    milliseconds: list[float] = field(default_factory=list)  # of answers with status 200
     statuses: Counter[str] = field(default_factory=Counter)
 
     @property
     def rate(self) -> float:
         """Images a second."""
         return len(self.milliseconds) / self.seconds
+
+    def add(self, other: "Load") -> None:
+        """Join another load of the same kind."""
+        self.seconds += other.seconds
+        self.milliseconds += other.milliseconds
+        self.statuses += other.statuses
 
     def at(self, share: float) -> float:
         """A quantile of the latency."""
@@ -66,16 +73,23 @@ class Client:
         self._port = port
         self._connection: http.client.HTTPConnection | None = None
         self._used = 0.0
-        self.again = 1.0
-        """Seconds after which a refused client was told to come back."""
+        self.again = 1.0  # seconds after which a refused client was told to come back
 
     def ask(self, body: bytes) -> str:
         """The status of one prediction, or what went wrong."""
+        return self.send("POST", PATH, body)
+
+    def get(self, path: str) -> str:
+        """The status of a page."""
+        return self.send("GET", path)
+
+    def send(self, method: str, path: str, body: bytes | None = None) -> str:
+        """The status of a request, or what went wrong."""
         try:
-            # The server closes a connection after 30 idle seconds; whoever keeps one has to know.
+            # The server closes a connection after 30 idle seconds; a client that keeps one must not use it then.
             if self._connection is None or time.perf_counter() - self._used > IDLE_SECONDS:
                 self._connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=120)
-            self._connection.request("POST", PATH, body, {"content-type": "image/png"})
+            self._connection.request(method, path, body, {"content-type": "image/png"})
             answer = self._connection.getresponse()
             answer.read()
             self.again, self._used = float(answer.headers.get("retry-after", "1")), time.perf_counter()
@@ -91,7 +105,7 @@ def closed(port: int, bodies: list[bytes], clients: int, seconds: float) -> Load
     """So many clients, each asking again as soon as it has its answer."""
     load, lock, until = Load(seconds), threading.Lock(), time.perf_counter() + seconds
 
-    def one(number: int) -> None:
+    def ask_again(number: int) -> None:
         client = Client(port)
         for body in itertools.islice(itertools.cycle(bodies), number, None):
             begin, status = time.perf_counter(), ""
@@ -108,7 +122,7 @@ def closed(port: int, bodies: list[bytes], clients: int, seconds: float) -> Load
                     time.sleep(client.again)
 
     with ThreadPoolExecutor(clients) as pool:
-        list(pool.map(one, range(clients)))
+        list(pool.map(ask_again, range(clients)))
     return load
 
 
@@ -117,7 +131,7 @@ def opened(port: int, bodies: list[bytes], rate: float, seconds: float) -> Load:
     load, lock, local = Load(seconds), threading.Lock(), threading.local()
     start = time.perf_counter()
 
-    def one(number: int, due: float) -> None:
+    def ask_once(number: int, due: float) -> None:
         client = getattr(local, "client", None)
         if client is None:
             client = local.client = Client(port)
@@ -131,7 +145,7 @@ def opened(port: int, bodies: list[bytes], rate: float, seconds: float) -> Load:
         for number in range(int(rate * seconds)):
             due = start + number / rate
             time.sleep(max(0.0, due - time.perf_counter()))
-            pool.submit(one, number, due)
+            pool.submit(ask_once, number, due)
     load.seconds = time.perf_counter() - start  # to the last answer
     return load
 
@@ -174,6 +188,30 @@ class Memory:
     def peaks(self) -> list[int]:
         """The largest of every minute."""
         return [round(max(self.mib[start : start + 120])) for start in range(0, len(self.mib), 120)]
+
+
+def fit_model(parts: Path, models: Path, backbone: str, weights: str, device: str = "cpu", **settings: Any) -> Path:
+    """Fit the model that is served; returns its file."""
+    models.mkdir()
+    detector = Detector(Config(backbone=backbone, weights=weights, **settings), device=device)
+    detector.fit(parts).save(models / "flange.procon")
+    return models / "flange.procon"
+
+
+@contextmanager
+def serving(models: Path, device: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A server process that is ready, and its port; it is stopped at the end."""
+    command = [sys.executable, "-c", PROGRAM, "serve", str(models), "--device", device, "--port", "0", *arguments]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        port = int(server.stdout.readline().rsplit(":", 1)[1])
+        while Client(port).get("/readyz") != "200":
+            time.sleep(0.5)
+        yield server, port
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def yardstick(model: Path, files: list[Path], device: str, seconds: float) -> float:
@@ -226,11 +264,11 @@ def overload(
     port: int, pid: int, bodies: list[bytes], one: Load, capacity: float, given: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """Twice the capacity for a while, and what a new client finds one second after the last of it has left."""
-    found = list[Load]()
+    loads = list[Load]()
 
     def newcomer() -> None:
         time.sleep(given.overload_seconds + 1.0)
-        found.append(closed(port, bodies, 1, max(5.0, given.seconds)))
+        loads.append(closed(port, bodies, 1, max(5.0, given.seconds)))
 
     later = threading.Thread(target=newcomer)
     with Memory(pid) as memory:
@@ -238,7 +276,7 @@ def overload(
         load = spread(given.processes, opened, port, bodies, 2 * capacity, given.overload_seconds)
     later.join()
     rows = [row("open loop, 2 of capacity", load, f"{given.overload_seconds:g} s", " ".join(map(str, memory.peaks())))]
-    again = found[0]
+    again = loads[0]
     first = again.milliseconds[0] if again.milliseconds else float("nan")
     note = f"{again.rate / one.rate:.2f} of one client before; the first answer after {first:.0f} ms"
     rows.append(row("1 s after that, 1 client", again, note))
@@ -247,10 +285,18 @@ def overload(
 
 def put_tables(text: str) -> str:
     """The document with what was measured in it."""
-    tables = [table(RESULTS / f"{name}.csv") for name in ("server", "server_gpu")]
-    body = "\n\n".join(table for table in tables if table) or "Not measured yet."
-    pattern = re.escape(MARKS[0]) + ".*?" + re.escape(MARKS[1])
-    return re.sub(pattern, lambda _: f"{MARKS[0]}\n{body}\n\n{MARKS[1]}", text, flags=re.DOTALL)
+    for script, names in TABLES.items():
+        begin, end = f"<!-- results of benchmarks/{script}.py -->\n", "<!-- end of results -->\n"
+        tables = [table(RESULTS / f"{name}.csv") for name in names]
+        body = "\n\n".join(table for table in tables if table) or "Not measured yet."
+        pattern = re.escape(begin) + ".*?" + re.escape(end)
+        text = re.sub(pattern, lambda _, new=f"{begin}\n{body}\n\n{end}": new, text, flags=re.DOTALL)  # type: ignore[misc]
+    return text
+
+
+def write_page() -> None:
+    """Write what was measured into the document."""
+    PAGE.write_text(put_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def table(path: Path) -> str:
@@ -260,11 +306,12 @@ def table(path: Path) -> str:
     with path.open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     lines = ["| | images/s | p50, ms | p99, ms | answers | |", "|---|---|---|---|---|---|"]
-    for one in rows:
-        cells = [one[name] for name in ("measure", "images_per_second", "p50_ms", "p99_ms", "statuses", "note")]
+    for line in rows:
+        cells = [line[name] for name in ("measure", "images_per_second", "p50_ms", "p99_ms", "statuses", "note")]
         lines.append(f"| {' | '.join(cells)} |")
-    resident = " ".join(one["resident_mib_by_minute"] for one in rows).split()
-    words = f"Largest resident memory in each minute of the overload: {', '.join(resident)} MiB. " if resident else ""
+    resident = " ".join(line["resident_mib_by_minute"] for line in rows).split()
+    of = " of the overload" if path.stem.startswith("server") else ""
+    words = f"Largest resident memory in each minute{of}: {', '.join(resident)} MiB. " if resident else ""
     first = rows[0]
     where = first["cpu"] if first["device"] == "cpu" else f"{first['device']}, {first['cpu']}"
     return "\n".join([*lines, "", f"{words}{where}; {first['settings']}."])
@@ -282,7 +329,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only write the tables of the document")
     given = parser.parse_args()
     if given.table:
-        PAGE.write_text(put_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        write_page()
         return
     if given.weights is None:
         parser.error("--weights is needed")
@@ -291,32 +338,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_set(folder / "parts", train=TRAIN, good=TEST // 2, defects_per_kind=TEST // 6, seed=7)
-        (folder / "models").mkdir()
-        model = folder / "models" / "flange.procon"
-        detector = Detector(Config(backbone=given.backbone, weights=given.weights), device=given.device)
-        detector.fit(folder / "parts").save(model)
+        model = fit_model(folder / "parts", folder / "models", given.backbone, given.weights, given.device)
         files = sorted((folder / "parts" / "test").rglob("*.png"))
         bodies = [path.read_bytes() for path in files]
         alone = yardstick(model, files, given.device, given.seconds)
         base = Load(1 / alone, [1000 / alone])
         rows = [row("predict in a loop", base) | {"p99_ms": ""}]
-        del detector
-        command = [sys.executable, "-c", PROGRAM, "serve", str(model.parent), "--port", "0", "--device", given.device]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert server.stdout is not None
-            port = int(server.stdout.readline().rsplit(":", 1)[1])
-            while Client(port).ask(bodies[0]) != "200":
-                time.sleep(0.5)
+        with serving(model.parent, given.device) as (server, port):
             rows += measure(port, server.pid, bodies, alone, given)
-        finally:
-            server.terminate()
-            server.wait()
     load = f"load average {os.getloadavg()[0]:.1f} at the end"
     settings = f"{given.backbone}, {TRAIN} training images, 448 px PNG, {given.seconds:g} s each; {load}"
     name = "server" if given.device == "cpu" else "server_gpu"
-    print("wrote", write_rows(name, [{**one, "settings": settings} for one in rows]))
-    PAGE.write_text(put_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print("wrote", write_rows(name, [{**line, "settings": settings} for line in rows]))
+    write_page()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from procon.cli import ray as cli_ray
 from procon.cli.flags import AnyModelArgument, DeviceOption, ModelArgument, RayOption, WeightsOption
 from procon.cli.terminal import show_progress, stderr_console
 from procon.errors import ConfigError
+from procon.files import show_name
 from procon.progress import no_progress
 
 if TYPE_CHECKING:
@@ -142,17 +143,18 @@ def demo(
 
 def _print_rows(rows: "list[ScoredImage]", limit: int | None = None) -> None:
     """Score, verdict and time per image, as a table."""
-    width = max(12, *(len(row.name) for row in rows))
+    names = [show_name(row.name) for row in rows]
+    width = max(12, *map(len, names))
     typer.echo(f"{'image':<{width}}  {'score':>7}  {'p':>6}  {'verdict':<9}  {'regions':>7}  {'ms':>6}")
-    for row in rows[:limit]:
+    for name, row in list(zip(names, rows, strict=True))[:limit]:
         result = row.prediction
         if result is None:
-            typer.echo(f"{row.name:<{width}}  unreadable")
+            typer.echo(f"{name:<{width}}  unreadable")
             continue
         verdict = "-" if result.is_anomalous is None else "ANOMALOUS" if result.is_anomalous else "good"
         p_value = "-" if result.p_value is None else f"{result.p_value:.3f}"
         typer.echo(
-            f"{row.name:<{width}}  {result.score:7.4f}  {p_value:>6}  {verdict:<9}  {len(result.regions):>7}  "
+            f"{name:<{width}}  {result.score:7.4f}  {p_value:>6}  {verdict:<9}  {len(result.regions):>7}  "
             f"{1000 * row.seconds:6.0f}"
         )
     if limit is not None and len(rows) > limit:

@@ -57,7 +57,7 @@ def write_gallery(
     if len(shown) < len(marks):
         summary += f"; the {len(shown)} with the highest scores are shown"
     body = [
-        f"<h1>{html.escape(title)}</h1>",
+        f"<h1>{html.escape(show_name(title))}</h1>",
         f"<p class=summary>{html.escape(summary)}</p>",
         f"<p class={'warning' if drift.drifted else 'legend'}>{html.escape(drift.describe())}</p>" if drift else "",
         _score_axis(marks, threshold),
@@ -68,11 +68,12 @@ def write_gallery(
         *(_card(card) for card in shown),
         "</ul>",
         "<h2>Model</h2><ul class=facts>",
-        *(f"<li>{html.escape(fact)}</li>" for fact in facts),
+        *(f"<li>{html.escape(show_name(fact))}</li>" for fact in facts),
         "</ul>",
     ]
+    before, after = _PAGE.split("%BODY%")
     with atomic_text(path) as stream:
-        stream.write(_PAGE.replace("%TITLE%", html.escape(title)).replace("%BODY%", "\n".join(body)))
+        stream.write(before.replace("%TITLE%", html.escape(show_name(title))) + "\n".join(body) + after)
 
 
 def _card(card: Card) -> str:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from procon.detector import Detector
 from procon.errors import ImageError
+from procon.files import show_name
 from procon.model.calibration import Calibration
 from procon.prediction import Explanation, NormalPatch, Prediction
 from procon.results.inspection import OVERLAY_SIDE
@@ -124,7 +125,7 @@ def explanation_answer(model: ServedModel, picture: Picture, explanation: Explan
     patches = []
     for normal in explanation.normal_patches():
         crops = _crop_normal(model.detector, normal)
-        facts = {**vars(normal), "image": Path(normal.image).name}
+        facts = {**vars(normal), "image": show_name(Path(normal.image).name)}
         missing = None if crops else "the training image can no longer be read"
         normal_crop, normal_inner = crops or (None, None)
         patches.append(schemas.NormalPatchAnswer(**facts, picture=normal_crop, inner=normal_inner, missing=missing))

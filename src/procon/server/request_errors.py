@@ -38,7 +38,8 @@ class Redactor:
         self._roots = sorted((folder for folder in folders if len(folder) > 1), key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
-        """``text`` without folders."""
+        """``text`` without folders, and without bytes of file names that no response can hold."""
+        text = text.encode("utf-8", "backslashreplace").decode()
         for root in self._roots:
             text = text.replace(root, "")
         return _PATH.sub(lambda match: match[1], text)

@@ -14,6 +14,7 @@ WIDTH, HEIGHT = 360, 270
 LEFT, RIGHT, TOP, BOTTOM = 46, 348, 48, 226  # of the frame that values are drawn in
 _BARS = 32
 _HEAD = 18  # above a chart that is a file of its own
+_UNREADABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 CHART_CSS = """
 .chart { --c0: #0b6bcb; --c1: #b4510a; --cgood: #1e7d46; --cbad: #c81e3c;
@@ -165,6 +166,5 @@ def _y_mark(y: float, text: str) -> str:
 
 
 def safe_text(text: str) -> str:
-    """Safe in markup and in any encoding, with control characters replaced: names come from file systems."""
-    readable = re.sub(r"[\x00-\x1f\x7f]", "\ufffd", text)
-    return html.escape(readable.encode("utf-8", "replace").decode("utf-8"))
+    """Safe in markup and in any encoding, without invisible characters: names come from file systems."""
+    return html.escape(_UNREADABLE.sub("\ufffd", text))

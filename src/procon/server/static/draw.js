@@ -1,5 +1,6 @@
 // Small helpers for elements, numbers and the score axis.
 
+const MOST_TOASTS = 4; // more would cover the page
 const SVG = "http://www.w3.org/2000/svg";
 
 export const $ = (selector) => document.querySelector(selector);
@@ -24,6 +25,9 @@ export function svg(name, attributes = {}, text = "") {
 export const score = (value) => value.toFixed(value < 10 ? 3 : 1);
 export const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}\u00a0%`;
 export const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+
+/** A file name with its invisible characters replaced: some turn or hide the text around them. */
+export const shownName = (name) => name.replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, "\ufffd");
 
 /** What the scores of a model span, with room for others. */
 export function domain(threshold, others = []) {
@@ -73,5 +77,6 @@ export function toast(message, action = null) {
   } else {
     setTimeout(() => note.remove(), 8000);
   }
+  while ($("#toasts").children.length >= MOST_TOASTS) $("#toasts").firstChild.remove();
   $("#toasts").append(note);
 }

@@ -1,7 +1,7 @@
 // New parts: dropped, pasted, chosen or photographed; the latest ones in a strip.
 
 import { json, showImage } from "./api.js";
-import { $, element, score, toast } from "./draw.js";
+import { $, element, score, shownName, toast } from "./draw.js";
 import { current, onModel, onState } from "./state.js";
 import { busy, clear, show, showVerdict, shown } from "./viewer.js";
 
@@ -22,7 +22,7 @@ export function inspect(files) {
     return;
   }
   closeCamera();
-  for (const file of images) waiting = waiting.then(() => show(file, file.name || "pasted image"));
+  for (const file of images) waiting = waiting.then(() => show(file, shownName(file.name) || "pasted image"));
 }
 
 export function thumbnail(verdict, action) {
