@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -458,6 +459,47 @@ def test_what_is_a_camera() -> None:
         False,
         False,
     ]
+
+
+ODD_NAMES = {
+    b"\xff\xfe.png": "\\xff\\xfe.png",
+    b"line\nbreak.png": "line\\x0abreak.png",
+    b"a\x1b[31m\x07.png": "a\\x1b[31m\\x07.png",
+    "rtl\u202egnp.png".encode(): "rtl\\u202egnp.png",
+    b"[red] 'a', \"b\";.png": "[red] 'a', \"b\";.png",
+    "teil-ä-部.png".encode(): "teil-ä-部.png",
+    b"\xe4.png": "\\xe4.png",
+    b"x" * 250 + b".png": "x" * 250 + ".png",
+    b"%s{0}$HOME.png": "%s{0}$HOME.png",
+}
+
+
+def test_every_name_is_scored_once_and_shown_escaped(detector: Detector, inbox: Path, tmp_path: Path) -> None:
+    """The program itself, started twice in a folder with names that are bytes; one file cannot be read."""
+    model, table, box = detector.save(tmp_path / "a.procon"), tmp_path / "scores.csv", tmp_path / "o.sqlite"
+    data = put(tmp_path / "a.png", 1).read_bytes()
+    for name in ODD_NAMES:
+        (inbox / os.fsdecode(name)).write_bytes(data if name != b"\xe4.png" else b"no image")
+    port = free_port()
+    command = [sys.executable, "-m", "procon", "watch", str(inbox), "--model", str(model), "--existing"]
+    command += ["--csv", str(table), "--outbox", str(box), "--every", "0.02", "--settle", "0.02"]
+    command += ["--webhook", f"http://127.0.0.1:{port}/"]
+    with http_server(port, []) as got:
+        for _ in range(2):
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            assert process.stderr is not None and b"watching" in process.stderr.readline()
+            eventually(lambda: len(got) == len(ODD_NAMES) or process.poll() is not None)  # noqa: B023
+            time.sleep(0.5)
+            process.terminate()
+            out, err = process.communicate()
+            assert process.returncode == 0 and b"Traceback" not in err, err.decode()
+    expected = sorted(f"{inbox}/{shown}" for shown in ODD_NAMES.values())
+    with table.open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert sorted(row["source"] for row in rows) == sorted(body["source"] for _, body in got) == expected
+    assert [row["source"] for row in rows if row["error"]] == [f"{inbox}/\\xe4.png"]
+    assert all(row["error"].isprintable() for row in rows)
+    assert out == b""  # the second start scores nothing again
 
 
 # ------------------------------------------------------------------------------------------------------- command line

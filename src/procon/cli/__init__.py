@@ -1,5 +1,6 @@
 """The command line: parse, call one function, print. Heavy imports wait until a command runs."""
 
+import io
 import logging
 import os
 import sys
@@ -47,6 +48,9 @@ def main() -> None:
     # Threads that wait by spinning slow each other down tenfold as soon as anything else wants the cores. Read when
     # torch is loaded, which no command has done yet; a value that the user has set stays.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files may have bytes that are not UTF-8
+            stream.reconfigure(errors="backslashreplace")
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     try:
         app()

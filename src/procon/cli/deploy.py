@@ -7,9 +7,10 @@ import typer
 from typer import Argument, Option
 
 from procon.cli.flags import ModelArgument, TrainingOption, WeightsOption
-from procon.cli.terminal import show_progress, stderr_console
+from procon.cli.terminal import show_progress, show_status, stderr_console
 from procon.deploy.manifest import PRECISIONS, RUNTIMES
 from procon.errors import ConfigError
+from procon.files import show_name
 
 if TYPE_CHECKING:
     from procon.deploy.export import Exported
@@ -40,7 +41,7 @@ def export(
     images = None if check_images is None else [path for _, path in find_images([check_images])]
     samples = None if evaluate is None else labelled_samples(evaluate)
     console = stderr_console()
-    with console.status(f"loading {model}"):
+    with show_status(f"loading {show_name(model)}"):
         detector = Detector.load(model, weights=weights, training=training, device="cpu")
     deploy_export.check_exportable(detector, to, precision)
     with show_progress() as on_progress:
@@ -120,7 +121,7 @@ def watch(
         raise ConfigError("results must go somewhere: give --csv FILE, --webhook URL or --mqtt URL")
     arrivals = Camera(source) if is_camera(source) else Folder(Path(source), settle)
     console = stderr_console()
-    with console.status(f"loading {model}"):
+    with show_status(f"loading {show_name(model)}"):
         scorer = load_any(model, weights=weights, device=device, threads=threads)
     box = Outbox(outbox)
     if box.is_new and isinstance(arrivals, Folder) and not existing:
@@ -135,7 +136,7 @@ def watch(
         verdict = {True: "ANOMALOUS", False: "good", None: "-"}[body.get("is_anomalous")]
         typer.echo(f"{body['source']}  {body.get('error') or format(body['score'], '.4f')}  {verdict}")
 
-    console.print(f"watching {source}; results are kept in {outbox} until they are delivered")
+    console.print(f"watching {show_name(source)}; results are stored in {show_name(outbox)} until they are delivered")
     try:
         scoring = watcher.Watcher(arrivals, scorer, box, sinks, print_event)
         watcher.watch(scoring, box, sinks, every=every, stop=stop, say=console.print)

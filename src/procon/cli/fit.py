@@ -11,9 +11,10 @@ from typer import Argument, Option
 
 from procon.cli import ray as cli_ray
 from procon.cli.flags import DeviceOption, RayOption, check_model_target
-from procon.cli.terminal import show_progress, stderr_console
+from procon.cli.terminal import show_progress, show_status, stderr_console
 from procon.config import Config, refuse
 from procon.errors import ConfigError
+from procon.files import show_name
 
 if TYPE_CHECKING:
     from procon.detector import Detector
@@ -84,7 +85,7 @@ def fit(
     console, region = stderr_console(), None if roi is None else parse_roi(roi)
     images = training_images(good) if good.is_dir() else (good,)
     started = time.perf_counter()
-    with console.status(f"loading {config.backbone}"):
+    with show_status(f"loading {config.backbone}"):
         detector = Detector(config, device=device)
         plan = plan_fit(detector, len(images), _open_first_readable(images))
     console.print(f"{good}: {plan}")
@@ -118,7 +119,9 @@ def _list_suspects(detector: "Detector", output: Path) -> set[str]:
     for suspect in flagged:
         left, top, right, bottom = suspect.box
         where = f"{left},{top} to {right},{bottom}"
-        typer.echo(f"suspect: {suspect.image}: {suspect.excess:.1f} spreads above the median, most at {where}")
+        typer.echo(
+            f"suspect: {show_name(suspect.image)}: {suspect.excess:.1f} spreads above the median, most at {where}"
+        )
     typer.echo(f"{len(flagged)} of {len(ranked)} training images are suspected; look at {page}")
     return {suspect.image for suspect in flagged}
 

@@ -17,7 +17,7 @@ from procon.cli.flags import (
     WeightsOption,
     check_model_target,
 )
-from procon.cli.terminal import show_progress, stderr_console
+from procon.cli.terminal import show_progress, show_status
 from procon.config import ThresholdRule
 from procon.errors import ConfigError
 from procon.files import show_name
@@ -197,13 +197,15 @@ def explain(
         typer.echo(json.dumps(explanation.to_dict()))
     else:
         x, y = explanation.xy
-        typer.echo(f"{image}: pixel {x},{y}, patch score {explanation.score:.4f}")
+        typer.echo(f"{show_name(image)}: pixel {x},{y}, patch score {explanation.score:.4f}")
         for layer in explanation.layers:
             blocks = ", ".join(map(str, layer.blocks))
             typer.echo(f"  block {blocks:<8} residual {layer.residual:.4f}  adds {layer.contribution:.4f}")
         typer.echo("normal patches it was compared with, by weight over all layers and banks:")
         for patch in explanation.normal_patches():
-            typer.echo(f"  {patch.weight:6.1%}  distance {patch.distance:.4f}  {patch.image}  box {patch.box}")
+            typer.echo(
+                f"  {patch.weight:6.1%}  distance {patch.distance:.4f}  {show_name(patch.image)}  box {patch.box}"
+            )
     if output is not None or not as_json:
         target = output or Path(f"{image.stem}-explained.png")
         write_evidence(target, detector, image, explanation)
@@ -262,7 +264,7 @@ def _load(model: Path, weights: str | None, training: Path | None, device: str) 
 
     if training is not None and not training.is_dir():
         raise ConfigError(f"--training must be a folder, got {training}")
-    with stderr_console().status(f"loading {model}"):
+    with show_status(f"loading {show_name(model)}"):
         return Detector.load(model, weights=weights, training=training, device=device)
 
 

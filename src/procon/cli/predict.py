@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from procon.cli import ray as cli_ray
 from procon.cli.flags import AnyModelArgument, DeviceOption, ModelArgument, RayOption, WeightsOption
-from procon.cli.terminal import show_progress, stderr_console
+from procon.cli.terminal import show_progress, show_status, stderr_console
 from procon.errors import ConfigError
 from procon.files import show_name
 from procon.progress import no_progress
@@ -40,7 +40,7 @@ def predict(
     if output is not None and output.is_file():
         raise ConfigError(f"--output must be a folder, got the file {output}")
     console = stderr_console()
-    with console.status(f"loading {model}"):
+    with show_status(f"loading {show_name(model)}"):
         detector: Any = load_any(model, weights=weights, device="cpu" if ray is not None else device)
     rows: list[ScoredImage] = []
     about: dict[str, Any] = {"title": f"{model.name}: {len(named)} images", "facts": detector.describe(), "coco": coco}

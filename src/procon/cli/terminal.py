@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.status import Status
 
     from procon.progress import Progress
 
@@ -14,7 +15,14 @@ def stderr_console() -> "Console":
     """Where messages for people go while a command runs."""
     from rich.console import Console
 
-    return Console(stderr=True, soft_wrap=True, highlight=False)
+    return Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def show_status(message: str) -> "Status":
+    """A spinner with a message while the block runs."""
+    from rich.markup import escape
+
+    return stderr_console().status(escape(message))
 
 
 @contextmanager
@@ -30,7 +38,7 @@ def show_bars(width: int = 18) -> Iterator[Callable[[str, str, int, int], None]]
     from rich import progress
 
     columns = (
-        progress.TextColumn(f"{{task.description:<{width}}}"),
+        progress.TextColumn(f"{{task.description:<{width}}}", markup=False),
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
         progress.TimeElapsedColumn(),

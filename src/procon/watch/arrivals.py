@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from procon.errors import ConfigError, ImageError, MissingExtraError
+from procon.files import show_name
 from procon.vision.folders import list_images
 from procon.vision.images import ImageLike
 from procon.watch.outbox import Key
@@ -17,7 +18,7 @@ class Arrival:
     """An image to score. A frame of a camera has no key."""
 
     image: ImageLike
-    name: str  # its path, or that of the camera
+    name: str  # its path or that of the camera, safe to show
     key: Key | None = None
 
 
@@ -30,7 +31,7 @@ class Folder:
 
     def __init__(self, folder: Path, settle: float, clock: Callable[[], float] = time.monotonic) -> None:
         if not folder.is_dir():
-            raise ImageError(f"{folder}: no such folder to watch; check the path")
+            raise ImageError(f"{show_name(folder)}: no such folder to watch; check the path")
         self._folder, self._settle, self._clock = folder, settle, clock
         self._since: dict[Key, float] = {}
 
@@ -51,7 +52,7 @@ class Folder:
         waiting = [key for key in self.files() if not is_done(key)]
         self._since = {key: self._since.get(key, now) for key in waiting}
         ready = [key for key in waiting if key[1] > 0 and now - self._since[key] >= self._settle]
-        return [Arrival(Path(key[0]), key[0], key) for key in ready]
+        return [Arrival(Path(key[0]), show_name(key[0]), key) for key in ready]
 
 
 class Camera:

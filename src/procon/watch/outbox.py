@@ -1,6 +1,7 @@
 """Results that have not reached their receivers yet, on disk: written with the image, removed when all have them."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from threading import RLock
 from typing import Any
 
 from procon.errors import ConfigError, ProconError
+from procon.files import show_name
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS events (
@@ -64,9 +66,11 @@ class Outbox:
             self._base.execute("BEGIN IMMEDIATE")
             self._base.execute("COMMIT")
         except sqlite3.OperationalError as error:
-            raise ConfigError(f"{path}: cannot be used as an outbox ({error}); is another watcher using it?") from None
+            raise ConfigError(
+                f"{show_name(path)}: cannot be used as an outbox ({error}); is another watcher using it?"
+            ) from None
         except sqlite3.DatabaseError as error:
-            raise ConfigError(f"{path}: is no outbox ({error}); name another file with --outbox") from None
+            raise ConfigError(f"{show_name(path)}: is no outbox ({error}); name another file with --outbox") from None
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -76,7 +80,7 @@ class Outbox:
                 self._base.execute("BEGIN IMMEDIATE")
                 yield self._base
         except sqlite3.Error as error:
-            raise OutboxError(f"{self._path}: {error}; check the disk and its free space") from None
+            raise OutboxError(f"{show_name(self._path)}: {error}; check the disk and its free space") from None
 
     def add(self, body: Mapping[str, Any], sinks: Sequence[str], key: Key | None = None) -> None:
         """Store an event for ``sinks`` and that its image is done, both or neither; an id is stored once."""
@@ -87,18 +91,18 @@ class Outbox:
                 rows = [(inserted.lastrowid, sink) for sink in sinks]
                 base.executemany("INSERT INTO deliveries (event, sink) VALUES (?, ?)", rows)
             if key is not None:
-                base.execute(_REMEMBER, key)
+                base.execute(_REMEMBER, _to_row(key))
 
     def remember(self, keys: Iterable[Key]) -> None:
         """Store that these images are done, without an event."""
         with self._transaction() as base:
-            base.executemany(_REMEMBER, keys)
+            base.executemany(_REMEMBER, map(_to_row, keys))
 
     def is_done(self, key: Key) -> bool:
         """Whether this image is done."""
         query = "SELECT 1 FROM seen WHERE path = ? AND size = ? AND mtime = ?"
         with self._transaction() as base:
-            return base.execute(query, key).fetchone() is not None
+            return base.execute(query, _to_row(key)).fetchone() is not None
 
     def next_event(self, sink: str) -> Pending | None:
         """The oldest event that ``sink`` does not have: events go out in the order they came in."""
@@ -132,3 +136,12 @@ class Outbox:
         """Close the file; nothing is lost by not doing so."""
         with self._lock:
             self._base.close()
+
+
+def _to_row(key: Key) -> tuple[str | bytes, int, int]:
+    """The key as it is stored: a path that is not UTF-8 as its bytes."""
+    path = os.fsencode(key[0])
+    try:
+        return (path.decode(), *key[1:])
+    except UnicodeDecodeError:
+        return (path, *key[1:])

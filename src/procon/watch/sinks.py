@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from procon.errors import ConfigError, MissingExtraError, ProconError
+from procon.files import show_name
 
 TIMEOUT = 10.0  # seconds that a receiver has to answer
 
@@ -44,11 +45,11 @@ class CsvSink:
 
     def __init__(self, path: Path) -> None:
         if path.is_dir():
-            raise ConfigError(f"--csv must be a file, got the folder {path}")
+            raise ConfigError(f"--csv must be a file, got the folder {show_name(path)}")
         if path.exists() and not path.is_file():
-            raise ConfigError(f"--csv must be a file, got {path}, which is a pipe or a device")
+            raise ConfigError(f"--csv must be a file, got {show_name(path)}, which is a pipe or a device")
         self._path = path
-        self.name = f"csv:{path.absolute()}"
+        self.name = f"csv:{show_name(path.absolute())}"
 
     def send(self, body: Mapping[str, Any]) -> None:
         """Append one line, or nothing; the file begins with the names of the columns."""
@@ -70,7 +71,7 @@ class CsvSink:
                     stream.truncate(size)  # a full disk takes part of a line
                     raise
         except OSError as error:
-            raise SinkError(f"{self._path}: {error.strerror or error}") from None
+            raise SinkError(f"{show_name(self._path)}: {error.strerror or error}") from None
 
     def close(self) -> None:
         """Nothing is held open."""

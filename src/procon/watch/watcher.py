@@ -1,6 +1,7 @@
 """The loop: score what has arrived, store the result, deliver it until every receiver has it."""
 
 import hashlib
+import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -118,7 +119,7 @@ def event_id(arrival: Arrival) -> str:
     """32 hexadecimal digits: of path, size and time of a file, the same after a restart; random for a frame."""
     if arrival.key is None:
         return uuid.uuid4().hex
-    return hashlib.sha256("\0".join(map(str, arrival.key)).encode()).hexdigest()[:32]
+    return hashlib.sha256(os.fsencode("\0".join(map(str, arrival.key)))).hexdigest()[:32]
 
 
 def watch(
