@@ -43,6 +43,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
             os.fsync(stream.fileno())
         temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; a model is an ordinary one
         temporary.replace(path)
+    except OSError as error:
+        if error.filename in (None, str(temporary)):  # a full disk has no name, and nobody knows the temporary one
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -10,6 +10,7 @@ import typer
 
 from procon.cli import deploy, evaluation, fit, model, predict, server
 from procon.cli.flags import with_settings
+from procon.cli.terminal import describe_os_error
 from procon.errors import ProconError
 
 app = typer.Typer(
@@ -43,6 +44,9 @@ for panel, commands in _COMMANDS.items():
         app.command(name, rich_help_panel=panel)(command)
 
 
+_INTERRUPTED = 130  # the exit code after Ctrl-C, as in a shell
+
+
 def main() -> None:
     """Entry point: 0 is success, 2 an error the user can fix, 130 Ctrl-C."""
     # Threads that wait by spinning slow each other down tenfold as soon as anything else wants the cores. Read when
@@ -54,6 +58,12 @@ def main() -> None:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     try:
         app()
-    except (ProconError, OSError) as error:  # OSError: a full disk, a folder that may not be written to
-        sys.stderr.write(f"error: {error}\n")
+    except (ProconError, OSError) as error:
+        message = describe_os_error(error) if isinstance(error, OSError) else error
+        sys.stderr.write(f"error: {message}\n")
         sys.exit(2)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and stop.code != _INTERRUPTED:
+            raise
+        sys.stderr.write("interrupted: files that were being written are complete or as they were before\n")
+        sys.exit(_INTERRUPTED)

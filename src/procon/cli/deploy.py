@@ -129,8 +129,15 @@ def watch(
     for name, count in box.pending().items():
         console.print(f"{count} results from before wait for {name}")
     stop = Event()
+    received: list[int] = []
+
+    def on_signal(number: int, _frame: object) -> None:
+        received.append(number)
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)  # a second Ctrl-C does not wait for receivers
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, on_signal)
 
     def print_event(body: dict[str, Any]) -> None:
         verdict = {True: "ANOMALOUS", False: "good", None: "-"}[body.get("is_anomalous")]
@@ -140,5 +147,9 @@ def watch(
     try:
         scoring = watcher.Watcher(arrivals, scorer, box, sinks, print_event)
         watcher.watch(scoring, box, sinks, every=every, stop=stop, say=console.print)
+        undelivered = sum(box.pending().values())
+        console.print(f"stopped; {undelivered} results wait in {show_name(outbox)}" if undelivered else "stopped")
     finally:
         box.close()
+    if signal.SIGINT in received:
+        raise typer.Exit(128 + signal.SIGINT)

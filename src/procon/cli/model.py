@@ -17,7 +17,7 @@ from procon.cli.flags import (
     WeightsOption,
     check_model_target,
 )
-from procon.cli.terminal import show_progress, show_status
+from procon.cli.terminal import show_progress, show_status, stderr_console
 from procon.config import ThresholdRule
 from procon.errors import ConfigError
 from procon.files import show_name
@@ -111,7 +111,7 @@ def _at_rate(calibration: "Calibration", rate: float | None, guarantee: bool | N
     rule: ThresholdRule | None = None if guarantee is None else "guarantee" if guarantee else "robust"
     changed = calibration.at_rate(calibration.false_alarm_rate if rate is None else rate, rule)
     if changed.threshold == calibration.threshold and calibration.fixed is None:
-        stderr_console().print(f"the threshold stays as it was: {_why_unchanged(changed)}", highlight=False)
+        stderr_console().print(f"the threshold stays as it was: {_why_unchanged(changed)}")
     return changed
 
 

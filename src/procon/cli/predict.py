@@ -102,8 +102,12 @@ def check(
     quick: Annotated[bool, Option("--quick", help="Check the names only; open no file.")] = False,
 ) -> None:
     """Say what a folder holds and what is wrong with it, without doing any work on it."""
+    from procon.deploy.workspace import find_leftovers
     from procon.evaluation.data.checks import check_folder
 
+    leftovers = [*find_leftovers(folder), *sorted(folder.glob(".*.partial"))]
+    for leftover in leftovers:
+        typer.echo(f"problem: {show_name(leftover)}: left by a killed program; remove it if none is writing", err=True)
     with show_progress() as on_progress:
         report = check_folder(folder, lambda done, total: on_progress("opening images", done, total), quick)
     typer.echo(f"{folder}: {report.heading}")
@@ -111,7 +115,7 @@ def check(
         typer.echo(line)
     for problem in report.problems:
         typer.echo(f"problem: {problem}", err=True)
-    if report.problems:
+    if report.problems or leftovers:
         raise typer.Exit(2)
     typer.echo(f"{report.verdict}\nnext: {report.next_step}")
 

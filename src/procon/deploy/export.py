@@ -1,9 +1,10 @@
 """Write a fitted detector as a folder that runs without torch, after comparing its scores with the original."""
 
+import errno
 import importlib.util
+import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -28,7 +29,8 @@ from procon.deploy.parity import (
     training_pictures,
 )
 from procon.deploy.quantize import Ranges, input_ranges
-from procon.deploy.sessions import INPUT, open_session
+from procon.deploy.sessions import INPUT, check_path, open_session
+from procon.deploy.workspace import move_into_place, open_workspace
 from procon.detector import Detector
 from procon.errors import ConfigError, MissingExtraError, ModelFileError, NotFittedError
 from procon.evaluation.data.datasets import Sample
@@ -110,6 +112,7 @@ def export(
     """
     folder, say = Path(folder), say or say_nothing
     check_exportable(detector, runtime, precision)
+    check_path(folder, runtime)
     if folder.is_file():
         raise ConfigError(f"--output must be a folder, got the file {folder}")
     if folder.is_dir() and any(folder.iterdir()) and not is_exported(folder):
@@ -125,10 +128,7 @@ def export(
             "name a folder with --check-images"
         )
     pixels = to_inputs(detector, chosen.pictures)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
-        work = Path(name) / folder.name
-        work.mkdir()
+    with open_workspace(folder) as work:
         ranges = None
         if precision == "int8":
             more = training_pictures(detector, MAX_RANGE_IMAGES) if images is None else []
@@ -157,10 +157,7 @@ def export(
         if memory is not None:
             entries["size"]["peak_memory_bytes"] = memory
             write_manifest(work, entries, files)
-        if folder.is_dir():
-            folder.rename(work.parent / "old")
-        work.chmod(0o755)
-        work.rename(folder)
+        move_into_place(work, folder)
     return Exported(folder, difference, size, memory, cost, entries)
 
 
@@ -186,7 +183,11 @@ def _write_model(
     import openvino
 
     converted = openvino.convert_model(str(work / files[0]))
-    openvino.save_model(converted, str(work / "model.xml"), compress_to_fp16=precision == "fp16")
+    try:
+        openvino.save_model(converted, str(work / "model.xml"), compress_to_fp16=precision == "fp16")
+    except RuntimeError as error:  # it does not say why
+        full = shutil.disk_usage(work).free < graph.constant_bytes
+        raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from None
     del converted  # it may hold the files below mapped
     for file in files:
         (work / file).unlink()

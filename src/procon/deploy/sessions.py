@@ -9,6 +9,7 @@ import numpy as np
 
 from procon.arrays import Floats
 from procon.errors import ConfigError, MissingExtraError, ModelFileError
+from procon.files import show_name
 
 Session = Callable[[Floats], dict[str, Floats]]
 """Pixels [N, 3, H, W] in, outputs by name out."""
@@ -27,8 +28,17 @@ def open_session(
     """
     if threads is not None and threads < 1:
         raise ConfigError(f"threads must be None or an integer of at least 1, got {threads!r}")
+    check_path(model, runtime)
     open_model = _open_onnxruntime if runtime == "onnx" else _open_openvino
     return open_model(model, device, threads, tuple(outputs))
+
+
+def check_path(model: Path, runtime: str) -> None:
+    """Refuse a path that the runtimes cannot take."""
+    try:
+        str(model).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{show_name(model)}: {runtime} needs a path in UTF-8; rename the folder") from None
 
 
 def _open_onnxruntime(model: Path, device: str, threads: int | None, outputs: tuple[str, ...]) -> Session:

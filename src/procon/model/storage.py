@@ -1,7 +1,10 @@
 """One safe file: tensors and JSON in the safetensors format, written atomically and checked when read."""
 
+import errno
 import hashlib
 import json
+import os
+import re
 import shutil
 import struct
 from pathlib import Path
@@ -23,7 +26,12 @@ def write_model(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]
     tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     document = _sealed({**metadata, "format": MODEL_FORMAT, "tensors_sha256": _tensors_sha256(tensors)})
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, metadata={_KEY: json.dumps(document)})
+        try:
+            save_file(tensors, temporary, metadata={_KEY: json.dumps(document)})
+        except SafetensorError as error:  # the number of the system's error is in its text only
+            number = re.search(r"os error (\d+)", str(error))
+            code = int(number[1]) if number else errno.EIO
+            raise OSError(code, os.strerror(code), str(path)) from error
 
 
 def rewrite_metadata(path: Path, **changes: Any) -> dict[str, Any]:

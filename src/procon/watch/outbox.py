@@ -66,9 +66,8 @@ class Outbox:
             self._base.execute("BEGIN IMMEDIATE")
             self._base.execute("COMMIT")
         except sqlite3.OperationalError as error:
-            raise ConfigError(
-                f"{show_name(path)}: cannot be used as an outbox ({error}); is another watcher using it?"
-            ) from None
+            remedy = "is another watcher using it?" if "locked" in str(error) else "check the path and the free space"
+            raise ConfigError(f"{show_name(path)}: cannot be used as an outbox ({error}); {remedy}") from None
         except sqlite3.DatabaseError as error:
             raise ConfigError(f"{show_name(path)}: is no outbox ({error}); name another file with --outbox") from None
 

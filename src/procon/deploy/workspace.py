@@ -1,0 +1,83 @@
+"""The folder in which an export is made: locked while the export runs, removed when it ends or by the next export."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows: work folders are not locked, and those of killed exports stay
+    fcntl = None  # type: ignore[assignment]
+
+_PREFIX = ".procon-export-"
+_REPLACED = "replaced"  # holds the earlier export while the new one takes its name
+
+
+@contextmanager
+def open_workspace(target: Path) -> Iterator[Path]:
+    """A new folder next to ``target`` to write the export to; :func:`move_into_place` gives it its name."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        with _lock(target.parent):  # one export at a time removes what others left, and makes its folder
+            for leftover in find_leftovers(target.parent):
+                _remove_leftover(leftover)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=target.parent, prefix=_PREFIX)))
+            stack.enter_context(_lock(folder))
+        work = folder / "model"
+        work.mkdir(mode=0o755)
+        try:
+            yield work
+        except OSError as error:
+            if error.filename is None:  # a full disk
+                error.filename = str(target)
+            raise
+
+
+def move_into_place(work: Path, target: Path) -> None:
+    """Give a finished export its name; an earlier export there is replaced as a whole."""
+    if target.is_dir():
+        (work.parent / _REPLACED).mkdir()
+        target.rename(work.parent / _REPLACED / target.name)
+    work.rename(target)
+
+
+def find_leftovers(folder: Path) -> list[Path]:
+    """Work folders directly in ``folder`` whose export was killed."""
+    return [path for path in sorted(folder.glob(f"{_PREFIX}*")) if path.is_dir() and not _is_locked(path)]
+
+
+def _remove_leftover(leftover: Path) -> None:
+    for earlier in leftover.glob(f"{_REPLACED}/*"):  # killed between the two renames of move_into_place
+        if not (leftover.parent / earlier.name).exists():
+            earlier.rename(leftover.parent / earlier.name)
+    shutil.rmtree(leftover, ignore_errors=True)
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder; the system releases it when the process ends in any way."""
+    descriptor = os.open(folder, os.O_RDONLY) if fcntl is not None else None
+    try:
+        if descriptor is not None:
+            with suppress(OSError):  # a disk without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _is_locked(folder: Path) -> bool:
+    if fcntl is None:
+        return True
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
