@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from procon.errors import ConfigError
 
 ThresholdRule = Literal["robust", "guarantee"]
+LOWEST_RATE = 1e-6  # false-alarm rate; it takes a million good images
 PATCH = 14  # pixels; the patch size of every DINOv2
 
 BACKBONES = tuple(
@@ -47,6 +48,12 @@ def _is_int(value: object, least: int = 1, most: float = math.inf) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def check_false_alarm_rate(rate: object) -> None:
+    """Refuse a rate that no configuration may have, so that no model with it can be written."""
+    if not (isinstance(rate, int | float) and not isinstance(rate, bool) and LOWEST_RATE <= rate < 1):
+        raise ConfigError(f"false_alarm_rate must be a number of at least {LOWEST_RATE:f} and below 1, got {rate!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +133,8 @@ class Config:
             self._require(name, _is_number(value) and 0 < value <= 1, "a number above 0 and at most 1")
         for name in ("seed", "bank_seed"):
             self._require(name, _is_int(getattr(self, name), 0, 2**31), "an integer from 0 to 2147483648")
-        rate, tau, blur = self.false_alarm_rate, self.tau, self.blur_sigma
-        self._require(
-            "false_alarm_rate", _is_number(rate) and 1e-6 <= rate < 1, "a number of at least 0.000001 and below 1"
-        )
+        tau, blur = self.tau, self.blur_sigma
+        check_false_alarm_rate(self.false_alarm_rate)
         self._require("tau", tau is None or (_is_number(tau) and 0 < tau < math.inf), "None or a number above 0")
         self._require("blur_sigma", _is_number(blur) and 0 <= blur <= 100, "a number of pixels from 0 (no blur) to 100")
         enough = self.max_anchors is None or self.max_anchors >= self.num_neighbors

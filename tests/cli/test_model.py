@@ -146,8 +146,12 @@ def test_false_alarms_are_measured_with_an_interval(run: Run, model: Path, separ
         (["--score", "0.1", "--calibrate", "{good}"], "must come from one place, got --calibrate and --score"),
         (["--leave-one-out", "--calibrate", "{good}"], "must come from one place, got --calibrate and --leave-one-out"),
         (["--score", "0.1", "--false-alarm-rate", "0.1"], "got --score and --false-alarm-rate"),
-        (["--false-alarm-rate", "1.5"], "false_alarm_rate must be a number above 0 and below 1, got 1.5"),
-        (["--false-alarm-rate", "0"], "false_alarm_rate must be a number above 0 and below 1, got 0"),
+        *(
+            ([*extra, "--false-alarm-rate", rate], "false_alarm_rate must be a number of at least 0.000001 and below 1")
+            for rate in ("1.5", "1", "0", "1e-7", "9e-7", "-0.1", "nan", "inf", "1e-320")
+            for extra in ([], ["--leave-one-out"])
+        ),
+        *((["--score", score], "the threshold must be a score of at least 0, got") for score in ("nan", "inf", "-inf")),
         (["--score", "-1"], "the threshold must be a score of at least 0, got -1"),
         (["--calibrate", "{good}"], "images the model has not seen, got 6 that it has"),
         (["--measure", "{good}"], "images the model has not seen, got 6 that it has"),

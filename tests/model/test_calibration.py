@@ -188,7 +188,7 @@ def test_a_threshold_by_hand_must_be_a_score(score: float) -> None:
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, math.nan])
 def test_a_rate_must_be_a_share(rate: float) -> None:
-    with pytest.raises(ConfigError, match=r"false_alarm_rate must be a number above 0 and below 1, got"):
+    with pytest.raises(ConfigError, match=r"false_alarm_rate must be a number of at least 0.000001 and below 1, got"):
         calibrate([1.0]).at_rate(rate)
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from procon.config import CHOICES, ThresholdRule
+from procon.config import CHOICES, ThresholdRule, check_false_alarm_rate
 from procon.errors import ConfigError
 from procon.model.rates import CONFIDENCE, Spread, conformal_rank, images_needed, measure_spread, tolerance_rate
 from procon.model.training import TrainingImage
@@ -172,8 +172,7 @@ class Calibration:
 
     def at_rate(self, false_alarm_rate: float, rule: ThresholdRule | None = None) -> "Calibration":
         """The same scores at another rate, by another rule if one is given; a threshold set by hand is dropped."""
-        if not 0 < false_alarm_rate < 1:
-            raise ConfigError(f"false_alarm_rate must be a number above 0 and below 1, got {false_alarm_rate!r}")
+        check_false_alarm_rate(false_alarm_rate)
         return replace(self, false_alarm_rate=float(false_alarm_rate), rule=rule or self.rule, fixed=None)
 
     def at_score(self, score: float) -> "Calibration":

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from procon.config import LOWEST_RATE
 from procon.prediction import Region
 
 PixelBox = tuple[int, int, int, int]  # left, top, right, bottom; right and bottom are exclusive
@@ -213,7 +214,7 @@ class ThresholdByScore(BaseModel, extra="forbid"):
 class ThresholdByRate(BaseModel, extra="forbid"):
     """The threshold for a false-alarm rate, as far as the number of good images supports it."""
 
-    false_alarm_rate: float = Field(ge=1e-6, lt=1, strict=True)
+    false_alarm_rate: float = Field(ge=LOWEST_RATE, lt=1, strict=True)
 
 
 class NewFeedback(BaseModel, extra="forbid"):
