@@ -1,5 +1,6 @@
 """Commands that take a model to the line: export, watch."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -119,15 +120,19 @@ def watch(
     sinks += [MqttSink(mqtt)] if mqtt is not None else []
     if not sinks:
         raise ConfigError("results must go somewhere: give --csv FILE, --webhook URL or --mqtt URL")
+
+    def say(text: str) -> None:
+        with suppress(OSError):  # nobody reads the log any more; scoring and delivery go on
+            typer.echo(text, err=True)
+
     arrivals = Camera(source) if is_camera(source) else Folder(Path(source), settle)
-    console = stderr_console()
     with show_status(f"loading {show_name(model)}"):
         scorer = load_any(model, weights=weights, device=device, threads=threads)
     box = Outbox(outbox)
     if box.is_new and isinstance(arrivals, Folder) and not existing:
         box.remember(arrivals.files())
     for name, count in box.pending().items():
-        console.print(f"{count} results from before wait for {name}")
+        say(f"{count} results from before wait for {name}")
     stop = Event()
     received: list[int] = []
 
@@ -143,12 +148,12 @@ def watch(
         verdict = {True: "ANOMALOUS", False: "good", None: "-"}[body.get("is_anomalous")]
         typer.echo(f"{body['source']}  {body.get('error') or format(body['score'], '.4f')}  {verdict}")
 
-    console.print(f"watching {show_name(source)}; results are stored in {show_name(outbox)} until they are delivered")
+    say(f"watching {show_name(source)}; results are stored in {show_name(outbox)} until they are delivered")
     try:
         scoring = watcher.Watcher(arrivals, scorer, box, sinks, print_event)
-        watcher.watch(scoring, box, sinks, every=every, stop=stop, say=console.print)
+        watcher.watch(scoring, box, sinks, every=every, stop=stop, say=say)
         undelivered = sum(box.pending().values())
-        console.print(f"stopped; {undelivered} results wait in {show_name(outbox)}" if undelivered else "stopped")
+        say(f"stopped; {undelivered} results wait in {show_name(outbox)}" if undelivered else "stopped")
     finally:
         box.close()
     if signal.SIGINT in received:
