@@ -17,7 +17,7 @@ from procon.model.model import Change, Model
 from procon.model.rates import FalseAlarms
 from procon.model.reader import Extractor, Reader
 from procon.model.scorer import ModelScorer
-from procon.model.suspects import SUSPECT_LIMIT, Suspect, find_suspects
+from procon.model.suspects import SUSPECT_LIMIT, Suspect, describe_odd, find_suspects
 from procon.model.training import TrainingSources, list_good
 from procon.model.verdict import predict_each, predict_images
 from procon.prediction import Explanation, Prediction, Region
@@ -88,6 +88,18 @@ class Detector:
         sources = self.sources.find_all(images, "training images cannot be read again")
         with self.reader.embedded(sources, images, self.model.memory.roi, on_progress) as store:
             return find_suspects(self.model, self.reader, store, limit, on_progress)
+
+    def odd_images(self, *, progress: Progress | None = None) -> list[Suspect]:
+        """The training images that were set aside for the threshold, highest score first, with their maps."""
+        model, calibration = self.model, self.model.calibration
+        if calibration is None or calibration.kind != "leave-one-out" or not calibration.spread.aside:
+            return []
+        scores = calibration.scores
+        odd = sorted(calibration.spread.aside, key=lambda place: -scores[place])
+        images = [model.memory.images[number] for number in odd]
+        sources = self.sources.find_all(images, "training images cannot be read again")
+        with self.reader.embedded(sources, images, model.memory.roi, progress or no_progress) as store:
+            return describe_odd(model, self.reader, store, odd)
 
     # --------------------------------------------------------------------------------------------------- predict
 

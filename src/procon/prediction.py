@@ -37,11 +37,16 @@ class Prediction:
     pixel_threshold: float | None = None  # heat-map value above which a pixel belongs to a region
     median_patch_score: float | None = None  # of this image: moved by light and camera, hardly by a defect
 
+    @property
+    def relative_score(self) -> float | None:
+        """The score in units of its threshold, so that scores of different parts compare: above 1 is anomalous."""
+        return self.score / self.threshold if self.threshold else None
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the heat map, JSON-ready."""
-        names = ("source", "score", "is_anomalous", "threshold", "p_value", "pixel_threshold", "median_patch_score")
+        names = ("source", "score", "relative_score", "is_anomalous", "threshold", "p_value")
         return {
-            **{name: getattr(self, name) for name in names},
+            **{name: getattr(self, name) for name in (*names, "pixel_threshold", "median_patch_score")},
             "regions": [region.to_dict() for region in self.regions],
         }
 

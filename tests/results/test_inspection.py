@@ -80,7 +80,8 @@ def test_few_images_say_so(line: Detector, tmp_path: Path, run: Run) -> None:
 
 
 def test_a_model_without_calibration_speaks_of_no_drift(tiny_backbone: Path, tmp_path: Path) -> None:
-    detector = Detector(tiny_config(tiny_backbone), device="cpu").fit(part_pixels(0))
+    fitted = Detector(tiny_config(tiny_backbone), device="cpu").fit(part_pixels(0))
+    detector = with_model(fitted, calibration=None)
     outcome = inspect(detector, find_images([write_parts(tmp_path / "new", range(3))]), tmp_path / "out")
     assert outcome.drift is None
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["drift"] is None

@@ -102,8 +102,20 @@ def fit(
     detector.save(output, embed_backbone="backbone" in embedded)
     for fact in detector.describe():
         console.print(fact)
+    _show_odd_images(detector, output)
     size, spent = human_bytes(output.stat().st_size), human_time(time.perf_counter() - started)
     typer.echo(f"wrote {output} ({size}) in {spent}\nnext: procon predict {output} IMAGES -o out/")
+
+
+def _show_odd_images(detector: "Detector", output: Path) -> None:
+    """Write a page about the images that were set aside for the threshold, if there are any."""
+    from procon.results.suspect_page import write_odd_images
+
+    odd = detector.odd_images()
+    if odd:
+        page = output.with_name(f"{output.stem}-odd.html")
+        write_odd_images(page, detector, odd)
+        typer.echo(f"pictures of the odd images: {page}")
 
 
 def _list_suspects(detector: "Detector", output: Path) -> set[str]:

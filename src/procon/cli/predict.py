@@ -35,6 +35,7 @@ def predict(
     """Score images; an unreadable one is reported, the others are still scored, and the exit code is then 2."""
     from procon.deploy import load_any
     from procon.results.inspection import find_drift, find_images, inspect
+    from procon.results.remarks import remarks
 
     named = find_images(images)
     if output is not None and output.is_file():
@@ -66,6 +67,9 @@ def predict(
             _print_rows(rows, limit=40 if output else None)
         if len(rows) < len(named):
             console.print(f"interrupted after {len(rows)} of {len(named)} images")
+        scored = [row.prediction for row in rows if row.prediction is not None]
+        for note in remarks(detector.calibration, detector.describe(), scored):
+            typer.echo(note, err=as_json)
         drift = find_drift(detector, rows)
         if drift is not None and len(rows) > 1:
             typer.echo(drift.describe(), err=as_json)
@@ -149,17 +153,18 @@ def _print_rows(rows: "list[ScoredImage]", limit: int | None = None) -> None:
     """Score, verdict and time per image, as a table."""
     names = [show_name(row.name) for row in rows]
     width = max(12, *map(len, names))
-    typer.echo(f"{'image':<{width}}  {'score':>7}  {'p':>6}  {'verdict':<9}  {'regions':>7}  {'ms':>6}")
+    typer.echo(f"{'image':<{width}}  {'score':>7}  {'x limit':>7}  {'p':>6}  {'verdict':<9}  {'regions':>7}  {'ms':>6}")
     for name, row in list(zip(names, rows, strict=True))[:limit]:
         result = row.prediction
         if result is None:
             typer.echo(f"{name:<{width}}  unreadable")
             continue
         verdict = "-" if result.is_anomalous is None else "ANOMALOUS" if result.is_anomalous else "good"
+        relative = "-" if result.relative_score is None else f"{result.relative_score:.2f}"
         p_value = "-" if result.p_value is None else f"{result.p_value:.3f}"
         typer.echo(
-            f"{name:<{width}}  {result.score:7.4f}  {p_value:>6}  {verdict:<9}  {len(result.regions):>7}  "
-            f"{1000 * row.seconds:6.0f}"
+            f"{name:<{width}}  {result.score:7.4f}  {relative:>7}  {p_value:>6}  {verdict:<9}  "
+            f"{len(result.regions):>7}  {1000 * row.seconds:6.0f}"
         )
     if limit is not None and len(rows) > limit:
         typer.echo(f"... and {len(rows) - limit} more")

@@ -89,6 +89,25 @@ def find_suspects(
     return suspects
 
 
+@torch.inference_mode()
+def describe_odd(model: Model, reader: Reader, store: FeatureStore, numbers: Sequence[int]) -> list[Suspect]:
+    """The training images ``numbers``, whose features are in ``store``, with the scores that set them aside."""
+    memory, config, calibration = model.memory, model.config, model.calibration
+    assert calibration is not None
+    odd = []
+    for place, number in enumerate(numbers):
+        image = memory.images[number]
+        scope = reader.scope(image.size, memory.roi)
+        features = in_scope([layer.to(reader.device) for layer in store.image(place)], scope)
+        layers = read_layers(features, memory, config, hidden=memory.own([number]))
+        grid = everywhere(fuse(layers, memory, config).heat[0], scope).view(config.grid)
+        score, box = calibration.scores[number], patch_box(config, int(grid.argmax()), image.size)
+        odd.append(
+            Suspect(image.name, number, score, calibration.spread.deviations(score), True, box, grid.cpu().numpy())
+        )
+    return odd
+
+
 class _WithoutSuspects:
     """Scores training images without their own anchors and those of ``hidden`` images."""
 

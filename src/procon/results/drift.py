@@ -60,8 +60,8 @@ class Drift:
             return f"drift: none found ({numbers})"
         return (
             f"DRIFT: new images have left the calibration ({numbers}). Has the light, the camera or the part changed? "
-            "Scores and threshold no longer mean the same: add new good parts (procon add) or calibrate on them "
-            "(procon threshold --calibrate)"
+            "Look at the highest scores first. If these parts are good, scores and threshold no longer mean the same: "
+            "add new good parts (procon add) or calibrate on them (procon threshold --calibrate)"
         )
 
 

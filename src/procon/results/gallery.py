@@ -30,6 +30,7 @@ class Card(Mark):
     """The result of one image with its pictures."""
 
     p_value: float | None
+    relative_score: float | None
     part: bytes  # JPEG
     painted: bytes  # JPEG of the part under its heat map
 
@@ -38,7 +39,8 @@ def make_card(name: str, prediction: Prediction, pixels: Bytes, scale: ColorScal
     """The pictures of one prediction at page size."""
     small = shrink(pixels, 448)
     painted = jpeg(paint_prediction(small, prediction, scale))
-    return Card(name, prediction.score, prediction.is_anomalous, prediction.p_value, jpeg(small), painted)
+    judged = prediction.is_anomalous, prediction.p_value, prediction.relative_score
+    return Card(name, prediction.score, *judged, jpeg(small), painted)
 
 
 def write_gallery(
@@ -49,6 +51,7 @@ def write_gallery(
     threshold: float | None,
     facts: Sequence[str],
     drift: Drift | None = None,
+    notes: Sequence[str] = (),
 ) -> None:
     """Write the page: facts, all scores on one axis, and a card for the images with the highest of them."""
     shown = sorted(cards, key=lambda card: -card.score)[:MOST_CARDS]
@@ -59,6 +62,7 @@ def write_gallery(
     body = [
         f"<h1>{html.escape(show_name(title))}</h1>",
         f"<p class=summary>{html.escape(summary)}</p>",
+        *(f"<p class=note>{html.escape(note)}</p>" for note in notes),
         f"<p class={'warning' if drift.drifted else 'legend'}>{html.escape(drift.describe())}</p>" if drift else "",
         _score_axis(marks, threshold),
         "<p class=legend><span class=ramp></span> outlined: above the pixel threshold of this model; where an "
@@ -81,12 +85,14 @@ def _card(card: Card) -> str:
         card.is_anomalous
     ]
     p_value = f"p = {card.p_value:.3f}" if card.p_value is not None else ""
+    relative = f"{card.relative_score:.2f} x the limit" if card.relative_score is not None else ""
     name = html.escape(show_name(card.name))
     return (
         f"<li class={verdict} tabindex=0><figure>"
         f'<img class=part alt="{name}" src="{_data_uri(card.part)}">'
         f'<img class=heat alt="heat map of {name}" src="{_data_uri(card.painted)}">'
-        f"</figure><b>{card.score:.3f}</b> <span class=verdict>{label}</span> <span>{p_value}</span>"
+        f"</figure><b>{card.score:.3f}</b> <span class=verdict>{label}</span> "
+        f"<span>{relative}</span> <span>{p_value}</span>"
         f"<small>{name}</small></li>"
     )
 
@@ -141,6 +147,7 @@ body { margin: 0 auto; max-width: 1240px; padding: 1.5rem; font: 15px/1.45 syste
        color: var(--fg); background: var(--bg); }
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .warning { border: 2px solid var(--bad); border-radius: 8px; padding: .6rem .8rem; color: var(--bad); }
+.note { border-left: 4px solid var(--soft); padding-left: .6rem; }
 .summary { margin: .2rem 0 1rem; } .legend, .facts, small { color: var(--soft); }
 .axis { width: 100%; height: auto; }
 .axis .base { stroke: var(--line); stroke-width: 2; } .axis text { fill: var(--soft); font-size: 13px; }

@@ -20,6 +20,7 @@ from procon.prediction import Prediction
 from procon.results.coco import CocoFile
 from procon.results.drift import Drift, measure_drift
 from procon.results.gallery import MOST_CARDS, Card, Mark, make_card, write_gallery
+from procon.results.remarks import remarks
 from procon.results.rendering import color_scale, paint_prediction
 from procon.vision.folders import inspection_images
 from procon.vision.images import Picture, open_each
@@ -27,7 +28,7 @@ from procon.vision.pictures import shrink
 
 OVERLAY_SIDE = 1600  # pixels; larger images are shrunk for the overlay, not for the scores
 _COLUMNS = (
-    *("source", "score", "is_anomalous", "p_value", "threshold", "median_patch_score"),
+    *("source", "score", "relative_score", "is_anomalous", "p_value", "threshold", "median_patch_score"),
     *("regions", "seconds", "error"),
 )
 
@@ -60,6 +61,7 @@ class Outcome:
     rows: list[ScoredImage] = field(default_factory=list)
     finished: bool = False
     drift: Drift | None = None  # None where the model has no calibration
+    remarks: list[str] = field(default_factory=list)  # what decides, before any drift
 
     @property
     def errors(self) -> list[ScoredImage]:
@@ -184,7 +186,9 @@ def write_findings(
     coco: Path | None,
 ) -> Outcome:
     """Write the files of :func:`inspect` that cover all images."""
-    outcome = Outcome(findings.rows, finished, find_drift(detector, findings.rows))
+    scored = [row.prediction for row in findings.rows if row.prediction is not None]
+    notes = remarks(detector.calibration, detector.describe(), scored)
+    outcome = Outcome(findings.rows, finished, find_drift(detector, findings.rows), notes)
     if coco is not None and findings.regions.images:
         findings.regions.write(coco)
     if out is not None and outcome.rows:
@@ -192,9 +196,9 @@ def write_findings(
         _write_summary(out, detector, outcome)
         if findings.cards:
             threshold = detector.calibration.threshold if detector.calibration else None
-            scored = [(row.name, row.prediction) for row in outcome.rows if row.prediction is not None]
-            marks = [Mark(name, prediction.score, prediction.is_anomalous) for name, prediction in scored]
-            write_gallery(out / "index.html", title, findings.cards, marks, threshold, facts, outcome.drift)
+            named = [(row.name, row.prediction) for row in outcome.rows if row.prediction is not None]
+            marks = [Mark(name, prediction.score, prediction.is_anomalous) for name, prediction in named]
+            write_gallery(out / "index.html", title, findings.cards, marks, threshold, facts, outcome.drift, notes)
     return outcome
 
 
@@ -236,7 +240,8 @@ def _write_summary(out: Path, detector: Predictor, outcome: Outcome) -> None:
         "promised_rate": getattr(calibration, "promised_rate", None),
     }
     with atomic_text(out / "summary.json") as stream:
-        json.dump({**summary, "drift": drift.to_dict() if drift else None}, stream, indent=2)
+        about = {"remarks": outcome.remarks, "drift": drift.to_dict() if drift else None}
+        json.dump({**summary, **about}, stream, indent=2)
     summary |= {f"drift_{name}": value for name, value in (drift.to_dict() if drift else {}).items()}
     _write_csv(out / "summary.csv", [summary], list(summary))
 

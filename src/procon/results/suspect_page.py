@@ -1,4 +1,4 @@
-"""An HTML page of the suspects among the training images."""
+"""HTML pages of training images that stand out: suspects, and odd images that were set aside for the threshold."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,10 +7,11 @@ import numpy as np
 
 from procon.detector import Detector
 from procon.errors import ImageError
+from procon.model.rates import SET_ASIDE
 from procon.model.suspects import Suspect
 from procon.prediction import Prediction
 from procon.results.gallery import Mark, make_card, write_gallery
-from procon.results.rendering import ColorScale
+from procon.results.rendering import ColorScale, color_scale
 from procon.vision.pictures import shrink_map
 
 _CARDS = 24  # images with pictures: the suspects first, then the next ones for comparison
@@ -18,17 +19,6 @@ _CARDS = 24  # images with pictures: the suspects first, then the next ones for 
 
 def write_suspects(path: Path, detector: Detector, ranked: Sequence[Suspect], limit: float) -> None:
     """Write the page for what ``detector.suspects(limit=limit)`` returned."""
-    quiet = [suspect for suspect in ranked if not suspect.flagged] or list(ranked)
-    typical = float(np.median([np.median(suspect.map) for suspect in quiet]))
-    scale = ColorScale(typical, max(float(suspect.map.max()) for suspect in quiet))
-    cards = []
-    for suspect in ranked[:_CARDS]:
-        picture = detector.sources.picture(detector.model.memory.images[suspect.number])
-        if isinstance(picture, ImageError):
-            continue
-        heatmap = shrink_map(suspect.map, picture.size)
-        prediction = Prediction(suspect.excess, heatmap, suspect.flagged, limit, None)
-        cards.append(make_card(suspect.image, prediction, picture.rgb8(), scale))
     flagged = sum(suspect.flagged for suspect in ranked)
     facts = [
         f"{flagged} of {len(ranked)} training images are suspected.",
@@ -37,5 +27,41 @@ def write_suspects(path: Path, detector: Detector, ranked: Sequence[Suspect], li
         "A suspect may be a defect, or a good part of a kind that is rare among these images, so look at it first. "
         "To leave it out: procon fit --suspects leave-out, or procon forget MODEL IMAGE.",
     ]
+    quiet = [suspect for suspect in ranked if not suspect.flagged] or list(ranked)
+    typical = float(np.median([np.median(suspect.map) for suspect in quiet]))
+    scale = ColorScale(typical, max(float(suspect.map.max()) for suspect in quiet))
+    _write_page(path, detector, ranked, limit, scale, "Suspects among the training images", facts)
+
+
+def write_odd_images(path: Path, detector: Detector, odd: Sequence[Suspect]) -> None:
+    """Write the page for what ``detector.odd_images()`` returned."""
+    assert detector.calibration is not None
+    facts = [
+        f"{len(odd)} of {len(detector.calibration.scores)} training images score far above the others. They stay in "
+        "the memory, but do not set the threshold.",
+        "The number of an image is how many robust standard deviations its score lies above the median.",
+        *detector.calibration.describe(detector.model.memory.names),
+    ]
+    title = "Odd images among the training images"
+    _write_page(path, detector, odd, SET_ASIDE, color_scale(detector), title, facts)
+
+
+def _write_page(
+    path: Path,
+    detector: Detector,
+    ranked: Sequence[Suspect],
+    limit: float,
+    scale: ColorScale,
+    title: str,
+    facts: Sequence[str],
+) -> None:
+    cards = []
+    for suspect in ranked[:_CARDS]:
+        picture = detector.sources.picture(detector.model.memory.images[suspect.number])
+        if isinstance(picture, ImageError):
+            continue
+        heatmap = shrink_map(suspect.map, picture.size)
+        prediction = Prediction(suspect.excess, heatmap, suspect.flagged, limit, None)
+        cards.append(make_card(suspect.image, prediction, picture.rgb8(), scale))
     marks = [Mark(suspect.image, suspect.excess, suspect.flagged) for suspect in ranked]
-    write_gallery(path, "Suspects among the training images", cards, marks, limit, facts)
+    write_gallery(path, title, cards, marks, limit, facts)
