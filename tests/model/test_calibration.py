@@ -1,6 +1,7 @@
 """The promise behind a threshold: how often a good part is called anomalous."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -11,12 +12,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from procon import ConfigError
+from procon.model import calibration as calibration_module
 from procon.model.calibration import RATES, Calibration
 from procon.model.rates import (
     CONFIDENCE,
+    Spread,
     conformal_rank,
     estimate_false_alarms,
     images_needed,
+    measure_spread,
     tolerance_rate,
 )
 from tests import reference
@@ -283,6 +287,19 @@ def test_rates_on_offer_name_the_images_above() -> None:
     assert offers[-1].above[:2] == (31, 30)
     promised = calibrate(ORDINARY, 0.01).offers()
     assert [offer.rate for offer in promised] == [pytest.approx(1 / 31), 0.05, 0.1]
+
+
+def test_the_spread_is_measured_once_for_all_that_follows_from_the_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[int] = []
+
+    def count(scores: Sequence[float]) -> Spread:
+        measured.append(len(scores))
+        return measure_spread(scores)
+
+    monkeypatch.setattr(calibration_module, "measure_spread", count)
+    calibration = robust([1 + index / 100 for index in range(60)])
+    assert calibration.promised_rate > 0 and calibration.offers() and calibration.p_value(calibration.threshold)
+    assert measured == [60]
 
 
 def test_a_model_from_before_the_choice_keeps_its_threshold() -> None:

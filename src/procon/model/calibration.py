@@ -103,7 +103,7 @@ class Calibration:
         """Where the scores lie, without those of images that are set aside."""
         return measure_spread(self.scores)
 
-    @property
+    @cached_property
     def threshold(self) -> float:
         """Image score above which a part is called anomalous."""
         return self._threshold_at(self.false_alarm_rate) if self.fixed is None else self.fixed
@@ -111,7 +111,7 @@ class Calibration:
     def _threshold_at(self, rate: float) -> float:
         if self.rule == "guarantee":
             return self.ascending[conformal_rank(len(self.scores), max(rate, self.lowest_rate)) - 1]
-        return self._at_rate(self.scores, rate)
+        return self.ascending[-1] if len(self.scores) < FEWEST else self.spread.at_rate(rate)
 
     @staticmethod
     def _at_rate(values: Sequence[float], rate: float) -> float:
@@ -123,7 +123,7 @@ class Calibration:
         """The lowest rate that so many scores can guarantee."""
         return 1 / (len(self.scores) + 1)
 
-    @property
+    @cached_property
     def rank(self) -> int:
         """How many of the scores lie at or below the threshold."""
         return sum(score <= self.threshold for score in self.scores)
