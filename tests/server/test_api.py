@@ -4,12 +4,14 @@ import asyncio
 import base64
 import importlib.util
 import io
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from procon.server.security import is_local_host
 from procon.server.service import Service
 from procon.server.settings import Limits, Settings
 from procon.server.uploads import Upload
-from tests.conftest import part_pixels, tiny_config
+from tests.conftest import part_pixels, tiny_config, with_model
 
 TOKEN = "correct horse battery"
 
@@ -422,9 +424,105 @@ def test_the_threshold_moves_and_past_parts_follow(tmp_path: Path, detector: Det
         assert Detector.load(tmp_path / "disc.procon", device="cpu").config.false_alarm_rate == 0.2
 
 
+def with_odd_image(detector: Detector) -> Detector:
+    """The same model, whose sixth good image scores far above the others."""
+    calibration = detector.calibration
+    assert calibration is not None
+    scores = tuple(9.0 if place == 5 else score for place, score in enumerate(calibration.scores))
+    return with_model(detector, calibration=replace(calibration, scores=scores))
+
+
+def test_rates_are_on_offer_by_both_rules_and_setting_one_is_logged(
+    tmp_path: Path, detector: Detector, tiny_backbone: Path
+) -> None:
+    with_odd_image(detector).save(tmp_path / "disc.procon")
+    with client_of(settings(tmp_path, tiny_backbone)) as client:
+        threshold = ready(client).get("/v1/models/disc").json()["threshold"]
+        assert threshold["rule"] == "robust"
+        good = client.get("/v1/models/disc/good-images").json()["images"]
+        assert len(good) == 8 and [image["score"] for image in good] == threshold["good_scores"][::-1]
+        offers = {(offer["rule"], offer["false_alarm_rate"]): offer for offer in threshold["offers"]}
+        assert offers[("robust", 0.01)]["score"] == threshold["score"]
+        assert min(rate for rule, rate in offers if rule == "guarantee") == pytest.approx(1 / 9)
+        for offer in offers.values():
+            assert offer["above"] == sum(image["score"] > offer["score"] for image in good)
+        assert offers[("robust", 0.1)]["above"] >= 1
+        for (rule, rate), offer in offers.items():
+            wanted = {"false_alarm_rate": rate, "rule": rule}
+            changed = client.put("/v1/models/disc/threshold", json=wanted).json()
+            assert changed["threshold"]["score"] == offer["score"] and changed["threshold"]["rule"] == rule
+            assert f"{rule} at rate {rate:g}" in changed["history"][-1]["note"]
+        kept = client.put("/v1/models/disc/threshold", json={"false_alarm_rate": 0.2}).json()
+        assert kept["threshold"]["rule"] == "guarantee"  # without a rule, the rule stays
+        assert Detector.load(tmp_path / "disc.procon", device="cpu").config.threshold_rule == "guarantee"
+
+
+def test_odd_images_are_named_with_their_picture_and_what_they_would_change(
+    tmp_path: Path, detector: Detector, tiny_backbone: Path, good_folder: Path
+) -> None:
+    odd = with_odd_image(detector)
+    odd.save(tmp_path / "disc.procon")
+    assert odd.calibration is not None and detector.model.memory.images[5].thumbnail == b""
+    with client_of(settings(tmp_path, tiny_backbone)) as client:
+        answer = ready(client).get("/v1/models/disc")
+        threshold = answer.json()["threshold"]
+        assert str(good_folder.parent) not in answer.text
+        (image,) = threshold["set_aside"]
+        assert (image["number"], image["name"], image["score"], image["set_aside"]) == (5, "005.png", 9.0, True)
+        assert image["deviations"] == pytest.approx(odd.calibration.spread.deviations(9.0))
+        assert threshold["score_without_odd"] == threshold["score"] < 2 < threshold["score_with_odd"]
+        assert "005.png scores 9.0000" in " ".join(threshold["sentences"])
+        good = client.get("/v1/models/disc/good-images").json()["images"]
+        assert good[0] == image and not any(other["set_aside"] for other in good[1:])
+        picture = client.get("/v1/models/disc/good-images/5/picture")
+        assert picture.headers["content-type"] == "image/jpeg"
+        shown = np.asarray(Image.open(io.BytesIO(picture.content)).convert("RGB")).astype(int)
+        assert np.abs(shown - part_pixels(5)).mean() < 5
+        assert client.get("/v1/models/disc/good-images/8/picture").status_code == 404
+
+
+def test_a_good_image_that_is_gone_has_a_name_and_no_picture(
+    tmp_path: Path, tiny_backbone: Path, good_folder: Path
+) -> None:
+    folder = Path(shutil.copytree(good_folder, tmp_path / "good"))
+    for name, thumbnails in (("bare", False), ("small", True)):
+        Detector(tiny_config(tiny_backbone), device="cpu").fit(folder, thumbnails=thumbnails).save(
+            tmp_path / f"{name}.procon"
+        )
+    shutil.rmtree(folder)
+    with client_of(settings(tmp_path, tiny_backbone)) as client:
+        ready(client)
+        names = [image["name"] for image in client.get("/v1/models/bare/good-images").json()["images"]]
+        assert sorted(names) == [f"{number:03d}.png" for number in range(8)]
+        gone = client.get("/v1/models/bare/good-images/0/picture")
+        assert gone.status_code == 410 and "can no longer be read" in gone.json()["error"]
+        assert client.get("/v1/models/small/good-images/0/picture").status_code == 200
+
+
+def test_relative_scores_are_in_units_of_the_threshold(tmp_path: Path, detector: Detector, tiny_backbone: Path) -> None:
+    detector.save(tmp_path / "disc.procon")
+    with client_of(settings(tmp_path, tiny_backbone)) as client:
+        part = predict(ready(client), png(3, defect=True)).json()
+        assert part["relative_score"] == pytest.approx(part["score"] / part["threshold"]) and part["relative_score"] > 1
+        client.put("/v1/models/disc/threshold", json={"score": 0.0})
+        assert predict(client, png(3, defect=True)).json()["relative_score"] is None
+        latest, first = client.get("/v1/models/disc/verdicts").json()["verdicts"]
+        assert latest["relative_score"] is None and first["relative_score"] == part["relative_score"]
+        assert client.get(f"/v1/verdicts/{part['id']}").json() == first
+
+
 @pytest.mark.parametrize(
     "wanted",
-    [{}, {"score": -1}, {"score": "1"}, {"false_alarm_rate": 1}, {"score": 1, "false_alarm_rate": 0.1}, {"x": 1}],
+    [
+        {"false_alarm_rate": 0.1, "rule": "none"},
+        {"score": 1, "rule": "robust"},
+        {},
+        {"score": -1},
+        {"score": "1"},
+        {"false_alarm_rate": 1},
+        {"score": 1, "false_alarm_rate": 0.1},
+        {"x": 1},
+    ],
 )
 def test_a_threshold_is_one_valid_number(client: TestClient, wanted: dict[str, Any]) -> None:
     assert client.put("/v1/models/disc/threshold", json=wanted).status_code == 422

@@ -16,7 +16,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from procon import Detector
-from procon.server.lessons import keep_threshold
+from procon.model.file import read_calibration
+from procon.server.lessons import keep_threshold, write_threshold
 from procon.server.process import JobError
 from procon.server.store import Store
 from tests.conftest import part_pixels
@@ -237,6 +238,16 @@ def test_a_threshold_set_while_something_was_learned_is_kept(tmp_path: Path, det
     keep_threshold(live, result, before)
     loaded = Detector.load(result, device="cpu").calibration
     assert loaded is not None and loaded.threshold == 0.75
+    by_hand = read_calibration(live)
+    assert by_hand is not None
+    write_threshold(live, by_hand, by_hand.at_rate(0.01, "guarantee"))
+    keep_threshold(live, result, by_hand)
+    loaded = read_calibration(result)
+    assert loaded is not None and (loaded.rule, loaded.fixed) == ("guarantee", None)
+    write_threshold(live, loaded, loaded.at_rate(0.01, "robust"))
+    keep_threshold(live, result, loaded)
+    changed_rule = read_calibration(result)
+    assert changed_rule is not None and changed_rule.rule == "robust"
 
 
 # ------------------------------------------------------------------------------------------------------------- crashes

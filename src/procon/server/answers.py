@@ -12,7 +12,6 @@ from PIL import Image
 from procon.detector import Detector
 from procon.errors import ImageError
 from procon.files import show_name
-from procon.model.calibration import Calibration
 from procon.prediction import Explanation, NormalPatch, Prediction
 from procon.results.inspection import OVERLAY_SIDE
 from procon.results.rendering import color_scale, paint_prediction
@@ -20,6 +19,7 @@ from procon.server import schemas
 from procon.server.models import Entry, ServedModel
 from procon.server.service import InspectedPart, Service
 from procon.server.store import StoreRow
+from procon.server.thresholds import threshold_answer
 from procon.vision.framing import patch_size
 from procon.vision.images import Picture
 from procon.vision.pictures import jpeg, shrink, shrink_map
@@ -32,6 +32,7 @@ def prediction_answer(part: InspectedPart, map_side: int, seconds: float) -> sch
     """The prediction for one image."""
     return schemas.PredictionAnswer(
         **part.prediction.to_dict(),
+        relative_score=relative_score(part.prediction.score, part.prediction.threshold),
         id=part.number,
         not_kept=part.not_kept,
         model=part.model.name,
@@ -42,6 +43,16 @@ def prediction_answer(part: InspectedPart, map_side: int, seconds: float) -> sch
         map=_small_map(part.prediction, map_side) if map_side else None,
         seconds=seconds,
     )
+
+
+def verdict_answer(row: StoreRow) -> schemas.VerdictAnswer:
+    """A part that was scored earlier."""
+    return schemas.VerdictAnswer(**row, relative_score=relative_score(row["score"], row["threshold"]))
+
+
+def relative_score(score: float, threshold: float | None) -> float | None:
+    """The score in units of the threshold, comparable between models; None without a threshold above 0."""
+    return score / threshold if threshold else None
 
 
 def model_answers(service: Service) -> list[schemas.ModelAnswer]:
@@ -65,26 +76,10 @@ def model_answer(service: Service, name: str, entry: Entry) -> schemas.ModelAnsw
         images=model.images,
         anchors=model.anchors,
         loaded=model.loaded,
-        threshold=_threshold_answer(model.calibration) if model.calibration else None,
+        threshold=threshold_answer(model, model.calibration) if model.calibration else None,
         history=[schemas.ChangeAnswer(**change.to_dict()) for change in model.history[-50:]],
         verdicts=verdicts,
         waiting=waiting,
-    )
-
-
-def _threshold_answer(calibration: Calibration) -> schemas.ThresholdAnswer:
-    return schemas.ThresholdAnswer(
-        score=calibration.threshold,
-        pixel=calibration.pixel_threshold,
-        typical=calibration.typical,
-        by_hand=calibration.fixed is not None,
-        kind=calibration.kind,
-        guaranteed=calibration.kind == "held-out" and not calibration.kept,
-        false_alarm_rate=calibration.false_alarm_rate,
-        promised_rate=calibration.promised_rate,
-        rate_at_95_percent_confidence=calibration.confident_rate(),
-        good_scores=list(calibration.ascending),
-        sentences=calibration.describe(),
     )
 
 

@@ -101,7 +101,7 @@ def keep_threshold(path: Path, result: Path, before: Calibration | None) -> None
     now, made = read_calibration(path), read_calibration(result)
     if now is None or made is None or before is None:
         return
-    if (now.fixed, now.false_alarm_rate) == (before.fixed, before.false_alarm_rate):
+    if (now.fixed, now.false_alarm_rate, now.rule) == (before.fixed, before.false_alarm_rate, before.rule):
         return
-    changed = made.at_rate(now.false_alarm_rate)
+    changed = made.at_rate(now.false_alarm_rate, now.rule)
     write_threshold(result, made, changed if now.fixed is None else changed.at_score(now.fixed))

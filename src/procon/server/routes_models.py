@@ -1,11 +1,11 @@
-"""Routes of a model: list, predict, explain, threshold and partial_fit."""
+"""Routes of a model: list, predict, explain, good images, threshold and partial_fit."""
 
 import asyncio
 import shutil
 import time
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from procon.errors import ConfigError
 from procon.model.file import read_calibration
@@ -14,6 +14,7 @@ from procon.server.lessons import write_threshold
 from procon.server.openapi import FILE, FILES, PROBLEMS, ModelName, content, form_body, pixel_pattern
 from procon.server.request_errors import RequestError, check_found
 from procon.server.service import InspectedPart, Service
+from procon.server.thresholds import good_images_answer, good_picture
 from procon.server.uploads import check_image, form_of, is_form, receive_image, store_images
 
 _IMAGE = form_body(["image"], raw=True, image=FILE)
@@ -90,9 +91,22 @@ def router(service: Service) -> APIRouter:
             upload = await receive_image(request)
             return await service.explain(served, upload, request, pixel, box, answers.explanation_answer)
 
+    @routes.get("/{name}/good-images")
+    def good_images(name: ModelName) -> schemas.GoodImagesAnswer:
+        """The good images behind the threshold, highest score first."""
+        return good_images_answer(service.models.get(name))
+
+    @routes.get("/{name}/good-images/{number}/picture", response_class=Response, responses=content("image/jpeg"))
+    async def good_image(
+        name: ModelName, number: Annotated[int, Path(ge=0, le=2**53, description="Number of the good image.")]
+    ) -> Response:
+        """A good image behind the threshold, small, if it can still be read."""
+        picture = await service.in_pool(good_picture, service.models.get(name), number)
+        return Response(picture, media_type="image/jpeg", headers={"cache-control": "no-store"})
+
     @routes.put("/{name}/threshold")
     def threshold(name: ModelName, wanted: schemas.ThresholdByScore | schemas.ThresholdByRate) -> schemas.ModelAnswer:
-        """Set the threshold by hand, or by a false-alarm rate."""
+        """Set the threshold by hand, or by a false-alarm rate and a rule."""
         _ = service.models.get(name).detector
         _set_threshold(service, name, wanted)
         service.models.scan()
@@ -120,7 +134,7 @@ def _set_threshold(service: Service, name: str, wanted: schemas.ThresholdByScore
             if isinstance(wanted, schemas.ThresholdByScore):
                 changed = calibration.at_score(wanted.score)
             else:
-                changed = calibration.at_rate(wanted.false_alarm_rate)
+                changed = calibration.at_rate(wanted.false_alarm_rate, wanted.rule)
         except ConfigError as error:
             raise RequestError(422, str(error)) from None
         write_threshold(path, calibration, changed)

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from procon.server.answers import verdict_answer
 from procon.server.openapi import PROBLEMS, ModelName, RowNumber, content
 from procon.server.request_errors import RequestError, check_found
 from procon.server.schemas import FeedbackAnswer, NewFeedback, VerdictAnswer, VerdictsAnswer
@@ -36,12 +37,12 @@ def router(service: Service) -> APIRouter:
         calibration = service.models.get(name).calibration
         above = (calibration.threshold if calibration else 1e300) if waiting else -1e300
         rows = store.verdicts(name, limit, before, above, waiting)
-        return VerdictsAnswer(verdicts=[VerdictAnswer(**row) for row in rows])
+        return VerdictsAnswer(verdicts=[verdict_answer(row) for row in rows])
 
     @routes.get("/verdicts/{number}")
     def verdict(number: RowNumber) -> VerdictAnswer:
         """One verdict."""
-        return VerdictAnswer(**find_verdict(number))
+        return verdict_answer(find_verdict(number))
 
     @routes.get("/verdicts/{number}/thumbnail", response_class=Response, responses=content("image/jpeg"))
     def thumbnail(number: RowNumber) -> Response:

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from procon.config import LOWEST_RATE
+from procon.config import LOWEST_RATE, ThresholdRule
 from procon.prediction import Region
 
 PixelBox = tuple[int, int, int, int]  # left, top, right, bottom; right and bottom are exclusive
@@ -37,6 +37,9 @@ class _ScoredAnswer(BaseModel):
     revision: str
     name: str
     score: float
+    relative_score: float | None = Field(
+        description="score / threshold: above 1 is anomalous, whatever the model; null without a threshold above 0."
+    )
     p_value: float | None
     threshold: float | None = Field(description="The threshold when the image was scored.")
     is_anomalous: bool | None = Field(description="The verdict when the image was scored; null without a threshold.")
@@ -114,10 +117,36 @@ class ExplanationAnswer(BaseModel):
     normal_patches: list[NormalPatchAnswer]
 
 
+class OfferAnswer(BaseModel):
+    """A false-alarm rate with the threshold it leads to."""
+
+    rule: ThresholdRule
+    false_alarm_rate: float
+    score: float
+    above: int = Field(description="Good images that score above it.")
+
+
+class GoodImageAnswer(BaseModel):
+    """A good image behind the threshold."""
+
+    number: int = Field(description="Its position, for /good-images/{number}/picture.")
+    name: str
+    score: float
+    deviations: float | None = Field(description="Robust standard deviations above the median; null if those are 0.")
+    set_aside: bool = Field(description="Whether it is so far above the rest that the robust rule sets it aside.")
+
+
+class GoodImagesAnswer(BaseModel):
+    """The good images behind the threshold, highest score first."""
+
+    images: list[GoodImageAnswer]
+
+
 class ThresholdAnswer(BaseModel):
     """The threshold of a model and its false-alarm rate."""
 
     score: float
+    rule: ThresholdRule = Field(description="robust: aims at the rate; guarantee: promises it, as far as it can.")
     pixel: float
     typical: float
     by_hand: bool
@@ -127,6 +156,10 @@ class ThresholdAnswer(BaseModel):
     promised_rate: float
     rate_at_95_percent_confidence: float
     good_scores: list[float] = Field(description="Scores of the good images it was computed from, ascending.")
+    offers: list[OfferAnswer] = Field(description="By rule, then by ascending rate.")
+    set_aside: list[GoodImageAnswer] = Field(description="Odd images: far above the rest, highest score first.")
+    score_without_odd: float = Field(description="The robust threshold at this rate, for which these are set aside.")
+    score_with_odd: float = Field(description="The robust threshold at this rate if they were not.")
     sentences: list[str]
 
 
@@ -216,6 +249,7 @@ class ThresholdByRate(BaseModel, extra="forbid"):
     """The threshold for a false-alarm rate, as far as the number of good images supports it."""
 
     false_alarm_rate: float = Field(ge=LOWEST_RATE, lt=1, strict=True)
+    rule: ThresholdRule | None = Field(default=None, description="How scores make a threshold; null: as now.")
 
 
 class NewFeedback(BaseModel, extra="forbid"):

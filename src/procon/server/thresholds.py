@@ -1,0 +1,99 @@
+"""The threshold of a model in responses: rates on offer, and the good images behind it with their pictures."""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from procon.errors import ImageError
+from procon.files import show_name
+from procon.model.calibration import FEWEST, Calibration
+from procon.model.rates import measure_spread
+from procon.model.training import THUMBNAIL_SIDE
+from procon.server import schemas
+from procon.server.models import ServedModel
+from procon.server.request_errors import RequestError
+from procon.vision.pictures import jpeg, shrink
+
+
+def threshold_answer(model: ServedModel, calibration: Calibration) -> schemas.ThresholdAnswer:
+    """The threshold, what it promises and what it rests on."""
+    rate, few = calibration.false_alarm_rate, len(calibration.scores) < FEWEST
+    robust = calibration.at_rate(rate, "robust").threshold
+    with_odd = robust if few else measure_spread(calibration.scores, keep_all=True).at_rate(rate)
+    return schemas.ThresholdAnswer(
+        score=calibration.threshold,
+        rule=calibration.rule,
+        pixel=calibration.pixel_threshold,
+        typical=calibration.typical,
+        by_hand=calibration.fixed is not None,
+        kind=calibration.kind,
+        guaranteed=calibration.kind == "held-out" and calibration.rule == "guarantee" and not calibration.kept,
+        false_alarm_rate=rate,
+        promised_rate=calibration.promised_rate,
+        rate_at_95_percent_confidence=calibration.confident_rate(),
+        good_scores=list(calibration.ascending),
+        offers=_offers(calibration),
+        set_aside=_good_images(model, calibration, _odd(calibration)),
+        score_without_odd=robust,
+        score_with_odd=with_odd,
+        sentences=calibration.describe(_names(model)),
+    )
+
+
+def _offers(calibration: Calibration) -> list[schemas.OfferAnswer]:
+    """The rates on offer, by both rules."""
+    by_rule = [calibration.at_rate(calibration.false_alarm_rate, rule) for rule in ("robust", "guarantee")]
+    return [
+        schemas.OfferAnswer(rule=ruled.rule, false_alarm_rate=offer.rate, score=offer.threshold, above=len(offer.above))
+        for ruled in by_rule
+        for offer in ruled.offers()
+    ]
+
+
+def _odd(calibration: Calibration) -> tuple[int, ...]:
+    """Positions of the images that the robust rule sets aside; with fewer than ``FEWEST`` images it sets none aside."""
+    return calibration.spread.aside if len(calibration.scores) >= FEWEST else ()
+
+
+def good_images_answer(model: ServedModel) -> schemas.GoodImagesAnswer:
+    """All good images behind the threshold of a model."""
+    good = model.calibration
+    return schemas.GoodImagesAnswer(images=_good_images(model, good, range(len(good.scores))) if good else [])
+
+
+def _good_images(model: ServedModel, calibration: Calibration, numbers: Iterable[int]) -> list[schemas.GoodImageAnswer]:
+    """The good images of these numbers, highest score first."""
+    names, odd, scores = _names(model), _odd(calibration), calibration.scores
+    answers = []
+    for number in sorted(numbers, key=lambda number: -scores[number]):
+        deviations = calibration.spread.deviations(scores[number])
+        answers.append(
+            schemas.GoodImageAnswer(
+                number=number,
+                name=names[number] if number < len(names) else f"image {number + 1}",
+                score=scores[number],
+                deviations=deviations if math.isfinite(deviations) else None,
+                set_aside=number in odd,
+            )
+        )
+    return answers
+
+
+def _names(model: ServedModel) -> list[str]:
+    """Names of the good images behind the threshold, without paths of this machine; an exported model has none."""
+    images = () if model.full_detector is None else model.full_detector.model.calibration_images
+    return [show_name(Path(image.name).name) for image in images]
+
+
+def good_picture(model: ServedModel, number: int) -> bytes:
+    """A good image behind the threshold, small, as JPEG; refused if it can no longer be read."""
+    detector = model.detector
+    images = detector.model.calibration_images
+    if number >= len(images):
+        raise RequestError(404, "no such good image")
+    if images[number].thumbnail:
+        return images[number].thumbnail
+    picture = detector.sources.picture(images[number])
+    if isinstance(picture, ImageError):
+        raise RequestError(410, "the training image can no longer be read")
+    return jpeg(shrink(picture.rgb8(), THUMBNAIL_SIDE), quality=85)
