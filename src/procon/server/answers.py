@@ -32,7 +32,6 @@ def prediction_answer(part: InspectedPart, map_side: int, seconds: float) -> sch
     """The prediction for one image."""
     return schemas.PredictionAnswer(
         **part.prediction.to_dict(),
-        relative_score=relative_score(part.prediction.score, part.prediction.threshold),
         id=part.number,
         not_kept=part.not_kept,
         model=part.model.name,
@@ -47,12 +46,8 @@ def prediction_answer(part: InspectedPart, map_side: int, seconds: float) -> sch
 
 def verdict_answer(row: StoreRow) -> schemas.VerdictAnswer:
     """A part that was scored earlier."""
-    return schemas.VerdictAnswer(**row, relative_score=relative_score(row["score"], row["threshold"]))
-
-
-def relative_score(score: float, threshold: float | None) -> float | None:
-    """The score in units of the threshold, comparable between models; None without a threshold above 0."""
-    return score / threshold if threshold else None
+    relative_score = row["score"] / row["threshold"] if row["threshold"] else None
+    return schemas.VerdictAnswer(**row, relative_score=relative_score)
 
 
 def model_answers(service: Service) -> list[schemas.ModelAnswer]:

@@ -38,7 +38,7 @@ class _ScoredAnswer(BaseModel):
     name: str
     score: float
     relative_score: float | None = Field(
-        description="score / threshold: above 1 is anomalous, whatever the model; null without a threshold above 0."
+        description="score / threshold: above 1 is anomalous, for every model; null without a threshold above 0."
     )
     p_value: float | None
     threshold: float | None = Field(description="The threshold when the image was scored.")
@@ -53,7 +53,6 @@ class PredictionAnswer(_ScoredAnswer):
 
     id: int | None = Field(description="Number of the verdict, or null if it was not stored.")
     not_kept: str | None = Field(description="Why it could not be stored for review, although that was asked for.")
-    relative_score: float | None = Field(description="The score in units of its threshold: above 1 is anomalous.")
     pixel_threshold: float | None
     median_patch_score: float | None = Field(description="Median patch score of the image.")
     map: FloatMap | None = None
