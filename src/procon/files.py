@@ -34,7 +34,11 @@ def _show_character(character: str) -> str:
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary name beside ``path`` that becomes ``path`` on success and vanishes on any failure or Ctrl-C."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    try:
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    except OSError as error:
+        error.filename = str(path)
+        raise
     os.close(descriptor)
     temporary = Path(name)
     try:

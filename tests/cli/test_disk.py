@@ -163,3 +163,10 @@ def test_what_a_killed_program_left_is_listed(run: Run, tmp_path: Path) -> None:
     assert code == 2
     for name in (".procon-export-abc", ".part.procon.abc.partial"):
         assert f"problem: {tmp_path / name}: left by a killed program; remove it if none is writing" in err
+
+
+def test_a_link_that_leads_to_itself_does_not_stop_the_check(run: Run, tmp_path: Path) -> None:
+    Image.fromarray(part_pixels(0)).save(tmp_path / "a.png")
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    code, out, err = run("check", tmp_path)
+    assert code == 0 and "1 image of 80 x 96 pixels" in out, err

@@ -104,11 +104,18 @@ def list_files(folder: Path | None) -> tuple[Path, ...]:
     return tuple(list_images(folder)) if folder is not None and folder.is_dir() else ()
 
 
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
 def list_subfolders(folder: Path) -> list[Path]:
     """The folders in ``folder`` by name, without hidden ones; none if ``folder`` may not be read."""
     try:
         with os.scandir(folder) as entries:  # unlike iterdir, it does not query each of many thousand files again
-            return sorted(Path(entry) for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+            return sorted(Path(entry) for entry in entries if _is_folder(entry) and not entry.name.startswith("."))
     except PermissionError:  # a folder of another user next to the data is not an error
         return []
 
