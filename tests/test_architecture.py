@@ -13,7 +13,7 @@ PACKAGE = Path(procon.__file__).parent
 
 
 def module_name(path: Path) -> str:
-    """``kernels.maps`` for src/procon/method/maps.py; the empty name is the package itself."""
+    """``method.maps`` for src/procon/method/maps.py; the empty name is the package itself."""
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
 
 
@@ -55,3 +55,43 @@ def test_the_environment_is_read_by_the_command_line_alone(module: str) -> None:
 def test_light_modules_do_not_load_torch(name: str) -> None:
     code = f"import sys, {name}; print(sorted({{'torch', 'transformers'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+SHARED_NAMES = {
+    "logger": "every module that logs uses the logger of the package",
+    "main": "the entry point of a process",
+    "router": "the routes of one module of the service",
+}
+
+
+def public_names(tree: ast.Module) -> set[str]:
+    """The public classes, functions, constants and type aliases that a module defines."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return {name for name in names if not name.startswith("_")}
+
+
+def test_a_public_name_has_one_meaning() -> None:
+    """Two modules do not define the same name; a command may be called as the function that it runs."""
+    modules: dict[str, list[str]] = {}
+    for module, tree in SOURCES.items():
+        for name in public_names(tree):
+            modules.setdefault(name, []).append(module)
+    repeated = {name: places for name, places in modules.items() if len(places) > 1}
+    commands = {
+        name
+        for name, places in repeated.items()
+        if len(places) == 2 and sum(place.startswith("cli.") for place in places) == 1
+    }
+    assert {name: repeated[name] for name in repeated.keys() - commands - SHARED_NAMES.keys()} == {}
+    assert SHARED_NAMES.keys() <= repeated.keys()
+
+
+def test_repeated_names_are_seen() -> None:
+    tree = ast.parse("A, (B, _C) = 1, (2, 3)\nD: int = 4\nclass E: F = 5\ndef g(): h = 6\nasync def i(): pass")
+    assert public_names(tree) == {"A", "B", "D", "E", "g", "i"}

@@ -11,6 +11,7 @@ from procon.errors import (
     MissingExtraError,
     ModelFileError,
     NotFittedError,
+    OutputError,
     ProconError,
     WeightsError,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "ModelFileError",
     "NormalPatch",
     "NotFittedError",
+    "OutputError",
     "Prediction",
     "ProconError",
     "Region",

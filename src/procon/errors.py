@@ -9,15 +9,21 @@
     ├── WeightsError            backbone weights missing, unreadable or of the wrong shape
     ├── ModelFileError          a .procon file that is truncated, corrupt, too new or mismatched
     ├── NotFittedError          predict or save before fit
+    ├── OutputError             a file cannot be written                   (also an OSError)
     └── MissingExtraError       an optional dependency; names the pip command
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from procon.names import show_text
+
 
 class ProconError(Exception):
-    """Base of all errors with a message meant for the user."""
+    """Base of all errors with a message meant for the user; names of files in it are safe to print."""
+
+    def __str__(self) -> str:
+        return show_text(super().__str__())
 
 
 class ConfigError(ProconError, ValueError):
@@ -52,6 +58,13 @@ class ModelFileError(ProconError):
 
 class NotFittedError(ProconError):
     """The detector has no memory yet."""
+
+
+class OutputError(ProconError, OSError):
+    """A file cannot be written; the message names it and says what to do."""
+
+    def __str__(self) -> str:
+        return show_text(str(self.args[-1]))
 
 
 class MissingExtraError(ProconError, ImportError):

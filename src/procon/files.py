@@ -1,58 +1,84 @@
-"""Names of files as text, and atomic writes: a crash or a full disk leaves the old file intact."""
+"""Folders, and atomic writes: a crash or a full disk leaves the old file intact."""
 
 import contextlib
+import errno
 import os
-import re
 import tempfile
-import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from procon.errors import OutputError
+from procon.names import show_name
 
-def show_name(name: str | os.PathLike[str]) -> str:
-    r"""The name of a file, safe to print and to write anywhere: different names give different texts.
+_LONGEST_NAME = 500  # characters that are shown
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full; free some space or choose another place",
+    errno.EDQUOT: "the disk quota is used up; free some space or choose another place",
+    errno.EACCES: "permission denied; check the permissions or choose another place",
+    errno.EPERM: "permission denied; check the permissions or choose another place",
+    errno.EROFS: "is on a disk that cannot be written to; choose another place",
+    errno.ENAMETOOLONG: "the name is too long; most disks allow 255 bytes for a name and 4,096 for a path",
+    errno.ENOENT: "no such file or folder; check the path",
+    errno.EEXIST: "part of this path is a file where a folder was expected; check the path",
+    errno.ENOTDIR: "part of this path is a file where a folder was expected; check the path",
+    errno.EISDIR: "is a folder where a file was expected; check the path",
+    errno.ELOOP: "is a link that leads to itself; check the path",
+}
 
-    Bytes that are not UTF-8 and control characters become ``\xNN``, other invisible characters, such as those that
-    change the direction of writing, ``\uNNNN`` or ``\UNNNNNNNN``. A name that already has such a sequence has its
-    backslash escaped.
-    """
-    text = re.sub(r"\\(?=x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})", r"\\x5c", os.fspath(name))
-    return "".join(map(_show_character, text))
+
+def describe_os_error(error: OSError) -> str:
+    """An error of the system as a sentence: the file, what is wrong with it, and what to do."""
+    reason = _REMEDIES.get(error.errno or 0) or error.strerror
+    if error.filename is None:
+        return reason or str(error)
+    name = show_name(os.fsdecode(error.filename))
+    return f"{name if len(name) <= _LONGEST_NAME else f'{name[:_LONGEST_NAME]}...'}: {reason}"
 
 
-def _show_character(character: str) -> str:
-    if character.isprintable() or unicodedata.category(character) == "Zs":  # spaces of all widths are part of names
-        return character
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # how Python holds a byte that is not UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+def is_folder(path: str | Path) -> bool:
+    """Whether ``path`` is a folder; a path that the system refuses, such as one that is too long, is none."""
+    try:
+        return Path(path).is_dir()
+    except OSError:
+        return False
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether ``path`` is a regular file; a path that the system refuses is none."""
+    try:
+        return Path(path).is_file()
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary name beside ``path`` that becomes ``path`` on success and vanishes on any failure or Ctrl-C."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """A temporary file in the folder of ``path`` that becomes ``path`` on success and is removed on any failure.
+
+    An error of the system is raised as :class:`OutputError`, which names ``path`` and a remedy.
+    """
+    temporary = None
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
-    except OSError as error:
-        error.filename = str(path)
-        raise
-    os.close(descriptor)
-    temporary = Path(name)
-    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Its name does not depend on that of the target, which may be as long as the system allows.
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".procon.", suffix=".partial")
+        os.close(descriptor)
+        temporary = Path(name)
         yield temporary
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())
         temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; a model is an ordinary one
         temporary.replace(path)
     except OSError as error:
-        if error.filename in (None, str(temporary)):  # a full disk has no name, and nobody knows the temporary one
-            error.filename = str(path)
-        raise
+        of_another_file = error.filename is not None and Path(error.filename) not in (temporary, path, path.parent)
+        if error.errno is None or isinstance(error, OutputError) or (temporary is not None and of_another_file):
+            raise
+        system_error = OSError(error.errno, os.strerror(error.errno), str(path))
+        raise OutputError(error.errno, describe_os_error(system_error)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def _umask() -> int:
@@ -63,6 +89,24 @@ def _umask() -> int:
 
 @contextlib.contextmanager
 def atomic_text(path: Path) -> Iterator[IO[str]]:
-    """A text stream whose content appears at ``path`` all at once when the block ends."""
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
+    """A UTF-8 stream whose content appears at ``path`` all at once when the block ends.
+
+    What UTF-8 cannot encode is escaped.
+    """
+    with (
+        atomic_path(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream,
+    ):
         yield stream
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file all at once."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file of text all at once, as :func:`atomic_text` does."""
+    with atomic_text(path) as stream:
+        stream.write(text)

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from procon.arrays import Box, Floats
+from procon.names import show_name
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,11 @@ class Prediction:
         return self.score / self.threshold if self.threshold else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the heat map, JSON-ready."""
+        """Everything but the heat map, JSON-ready; names are as ``procon.names.show_name`` gives them."""
         names = ("source", "score", "relative_score", "is_anomalous", "threshold", "p_value")
         return {
             **{name: getattr(self, name) for name in (*names, "pixel_threshold", "median_patch_score")},
+            "source": self.source and show_name(self.source),
             "regions": [region.to_dict() for region in self.regions],
         }
 
@@ -112,7 +114,10 @@ class Explanation:
         return tuple(patches[:count])
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the prediction, JSON-ready."""
+        """Everything but the prediction, JSON-ready; names are as ``procon.names.show_name`` gives them."""
         plain = asdict(replace(self, prediction=None))
         del plain["prediction"]
-        return {**plain, "normal_patches": [asdict(patch) for patch in self.normal_patches()]}
+        plain["normal_patches"] = [asdict(patch) for patch in self.normal_patches()]
+        for entry in [*plain["normal_patches"], *(anchor for layer in plain["layers"] for anchor in layer["anchors"])]:
+            entry["image"] = show_name(entry["image"])
+        return {**plain, "source": self.source and show_name(self.source)}

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from procon import Detector
-from procon.cli.terminal import describe_os_error
+from procon.files import describe_os_error
 from procon.model.storage import read_model
 from tests.conftest import Run, part_pixels
 from tests.disk import fill_disk, small_disk

@@ -18,9 +18,10 @@ from scipy import ndimage
 
 from procon import Detector
 from procon.results.drift import measure_drift
-from procon.results.gallery import Mark, make_card, write_gallery
+from procon.results.gallery import Mark, make_card, render_gallery
 from procon.results.inspection import ScoredImage, find_images, inspect
 from procon.results.rendering import color_scale, erode, paint_prediction, region_mask
+from procon.vision.images import Picture, read_file
 from tests.conftest import Run, part_pixels, tiny_config, with_model
 
 
@@ -79,10 +80,10 @@ def test_few_images_say_so(line: Detector, tmp_path: Path, run: Run) -> None:
     assert "drift: too few to tell, 3 new parts called good where 20 are needed" in out
 
 
-def test_a_model_without_calibration_speaks_of_no_drift(tiny_backbone: Path, tmp_path: Path) -> None:
-    fitted = Detector(tiny_config(tiny_backbone), device="cpu").fit(part_pixels(0))
-    detector = with_model(fitted, calibration=None)
-    outcome = inspect(detector, find_images([write_parts(tmp_path / "new", range(3))]), tmp_path / "out")
+def test_a_model_without_calibration_speaks_of_no_drift(line: Detector, tmp_path: Path) -> None:
+    outcome = inspect(
+        with_model(line, calibration=None), find_images([write_parts(tmp_path / "new", range(3))]), tmp_path / "out"
+    )
     assert outcome.drift is None
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["drift"] is None
 
@@ -121,6 +122,35 @@ def test_pycocotools_reads_the_masks(line: Detector) -> None:
     assert np.array_equal(mask_tools.decode(packed).astype(bool), mask)
 
 
+def test_names_are_unique_and_stay_below_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("a", "b/c", "d/b/c"):
+        write_parts(tmp_path / folder, range(100, 102))
+    monkeypatch.chdir(tmp_path / "d")
+    assert find_images([Path("../a")]) == [("100.png", Path("../a/100.png")), ("101.png", Path("../a/101.png"))]
+    images = find_images([Path("../a"), Path("../b/c"), Path("b/c"), Path("b/c/100.png")])
+    assert [name for name, _ in images] == [
+        *("a/100.png", "a/101.png", "b/c/100.png", "b/c/101.png", "d/b/c/100.png", "d/b/c/101.png", "d/b/c/100.png")
+    ]
+    assert all((tmp_path / name).samefile(path) for name, path in images)
+
+
+def test_an_image_is_decoded_once(line: Detector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the overlay shows the pixels that were scored, even if the file is replaced or removed meanwhile."""
+    folder = write_parts(tmp_path / "new", range(100, 104), bad=1)
+    (folder / "broken.png").write_bytes(b"nothing")
+    read: list[str] = []
+
+    def read_once(path: Path) -> tuple[Picture, bytes]:
+        read.append(path.name)
+        return read_file(path)
+
+    monkeypatch.setattr("procon.vision.images.read_file", read_once)
+    outcome = inspect(line, find_images([folder]), tmp_path / "out", on_row=lambda row: Path(row.source).unlink())
+    assert sorted(read) == ["100.png", "101.png", "102.png", "103.png", "broken.png"]
+    assert len(outcome.rows) == 5 and len(outcome.errors) == 1
+    assert len(list((tmp_path / "out" / "overlays").iterdir())) == 4
+
+
 # --------------------------------------------------------------------------- parts flagged without a pixel above
 
 
@@ -151,8 +181,7 @@ def test_the_page_counts_all_images_and_shows_the_strongest(line: Detector, tmp_
     prediction = line.predict(part_pixels(100, defect=True))
     card = make_card("worst.png", prediction, part_pixels(100, defect=True), color_scale(line))
     marks = [Mark(f"{number}.png", number / 1000, number > 900) for number in range(1000)]
-    write_gallery(tmp_path / "a.html", "title", [card], marks, 0.9, [], measure_drift([], []))
-    page = (tmp_path / "a.html").read_text()
+    page = render_gallery("title", [card], marks, 0.9, [], measure_drift([], []))
     assert "1000 images, 99 called anomalous; the 1 with the highest scores are shown" in page
     assert page.count("<line ") <= 1000 + 2
     assert "drift: too few to tell" in page

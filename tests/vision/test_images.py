@@ -217,7 +217,7 @@ BAD_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "pages": ("a.tif", saved(Image.new("L", (64, 64)), **FRAMES), "save the one to inspect"),
     "folder": ("a.png", Path.mkdir, "pass the images inside"),
     "missing": ("a.png", lambda path: None, "check the path"),
-    "name too long for any file": ("a" * 5000, lambda path: None, "copy or export"),
+    "name too long for any file": ("a" * 5000, lambda path: None, "check the path"),
     "32-bit tiff out of range": (
         "a.tif",
         saved(Image.fromarray(np.full((20, 20), 70_000, np.int32))),

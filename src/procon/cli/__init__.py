@@ -10,8 +10,8 @@ import typer
 
 from procon.cli import deploy, evaluation, fit, model, predict, server
 from procon.cli.flags import with_settings
-from procon.cli.terminal import describe_os_error
 from procon.errors import ProconError
+from procon.files import describe_os_error
 
 app = typer.Typer(
     name="procon",
@@ -59,7 +59,7 @@ def main() -> None:
     try:
         app()
     except (ProconError, OSError) as error:
-        message = describe_os_error(error) if isinstance(error, OSError) else error
+        message = error if isinstance(error, ProconError) else describe_os_error(error)
         sys.stderr.write(f"error: {message}\n")
         sys.exit(2)
     except (KeyboardInterrupt, SystemExit) as stop:

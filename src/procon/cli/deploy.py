@@ -8,10 +8,10 @@ import typer
 from typer import Argument, Option
 
 from procon.cli.flags import ModelArgument, TrainingOption, WeightsOption
-from procon.cli.terminal import show_progress, show_status, stderr_console
+from procon.cli.terminal import echo, show_progress, show_status, stderr_console
 from procon.deploy.manifest import PRECISIONS, RUNTIMES
 from procon.errors import ConfigError
-from procon.files import show_name
+from procon.names import show_name
 
 if TYPE_CHECKING:
     from procon.deploy.export import Exported
@@ -65,21 +65,21 @@ def _print_export(exported: "Exported") -> None:
     from procon.results.cost import human_bytes
 
     difference, check = exported.difference, exported.entries["check"]
-    typer.echo(
+    echo(
         f"largest difference on {check['images']}, as a share of the median score {difference.scale:.4f}: "
         f"scores {difference.score_share:.2g} ({check['tolerance']['score']:g} allowed), "
         f"maps {difference.map_share:.2g} ({check['tolerance']['map']:g} allowed)"
     )
     if difference.verdicts is not None:
-        typer.echo(
+        echo(
             f"{difference.verdicts} of {difference.images} verdicts changed; scores shift by "
             f"{difference.score_shift:+.2g} on average"
         )
     if exported.cost is not None:
-        typer.echo(exported.cost.table())
+        echo(exported.cost.table())
     peak = exported.memory_bytes
     memory = "" if peak is None else f", {human_bytes(peak)} of memory to score an image"
-    typer.echo(
+    echo(
         f"wrote {exported.folder} ({human_bytes(exported.bytes)} on disk{memory})\n"
         f"next: procon predict {exported.folder} IMAGES"
     )
@@ -123,7 +123,7 @@ def watch(
 
     def say(text: str) -> None:
         with suppress(OSError):  # nobody reads the log any more; scoring and delivery go on
-            typer.echo(text, err=True)
+            echo(text, err=True)
 
     arrivals = Camera(source) if is_camera(source) else Folder(Path(source), settle)
     with show_status(f"loading {show_name(model)}"):
@@ -146,7 +146,7 @@ def watch(
 
     def print_event(body: dict[str, Any]) -> None:
         verdict = {True: "ANOMALOUS", False: "good", None: "-"}[body.get("is_anomalous")]
-        typer.echo(f"{body['source']}  {body.get('error') or format(body['score'], '.4f')}  {verdict}")
+        echo(f"{body['source']}  {body.get('error') or format(body['score'], '.4f')}  {verdict}")
 
     say(f"watching {show_name(source)}; results are stored in {show_name(outbox)} until they are delivered")
     try:

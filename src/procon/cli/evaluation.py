@@ -5,12 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from procon.cli import ray as cli_ray
 from procon.cli.flags import DeviceOption, RayOption, RunArgument
-from procon.cli.terminal import show_progress
+from procon.cli.terminal import echo, show_progress
 from procon.config import Config
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def bench(
     with _workers(ray, device) as (compute, _):
         result = tables.bench(run, config, chosen, compute, seeds=seeds, keep_work=keep_work)
     _print_tables([result])
-    typer.echo(f"raw results, metrics and tables in {run.folder}\nnext: procon report {run.folder}")
+    echo(f"raw results, metrics and tables in {run.folder}\nnext: procon report {run.folder}")
 
 
 def evaluate(
@@ -95,8 +94,8 @@ def reproduce(
         results = tables.reproduce(run, wanted, chosen, compute, on_progress, seeds=seeds, keep_work=keep_work)
     _print_tables(results)
     if tables.PROTOCOL in wanted:
-        typer.echo("\n".join(tables.protocol(run, chosen)))
-    typer.echo(f"tables in {run.folder / 'tables'}\nnext: procon report {run.folder}")
+        echo("\n".join(tables.protocol(run, chosen)))
+    echo(f"tables in {run.folder / 'tables'}\nnext: procon report {run.folder}")
 
 
 def report(
@@ -112,7 +111,7 @@ def report(
     page = output or run / "report.html"
     with show_progress() as on_progress:
         write_report(opened, page, on_progress, variant=variant)
-    typer.echo(f"wrote {page}")
+    echo(f"wrote {page}")
 
 
 def figures(
@@ -132,8 +131,8 @@ def figures(
     with show_progress() as on_progress:
         written, problems = write_figures(opened, folder, chosen, on_progress, variant)
     for problem in problems:
-        typer.echo(problem, err=True)
-    typer.echo(f"wrote {len(written)} figures to {folder}")
+        echo(problem, err=True)
+    echo(f"wrote {len(written)} figures to {folder}")
 
 
 def _open_run(root: Path, dataset: str | None, output: Path | None, settings: dict[str, Any]) -> "Run":

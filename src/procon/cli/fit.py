@@ -6,15 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from procon.cli import ray as cli_ray
 from procon.cli.flags import DeviceOption, RayOption, check_model_target
-from procon.cli.terminal import show_progress, show_status, stderr_console
+from procon.cli.terminal import echo, show_progress, show_status, stderr_console
 from procon.config import Config, refuse
 from procon.errors import ConfigError
-from procon.files import show_name
+from procon.names import show_name
 
 if TYPE_CHECKING:
     from procon.detector import Detector
@@ -104,7 +103,7 @@ def fit(
         console.print(fact)
     _show_odd_images(detector, output)
     size, spent = human_bytes(output.stat().st_size), human_time(time.perf_counter() - started)
-    typer.echo(f"wrote {output} ({size}) in {spent}\nnext: procon predict {output} IMAGES -o out/")
+    echo(f"wrote {output} ({size}) in {spent}\nnext: procon predict {output} IMAGES -o out/")
 
 
 def _show_odd_images(detector: "Detector", output: Path) -> None:
@@ -115,7 +114,7 @@ def _show_odd_images(detector: "Detector", output: Path) -> None:
     if odd:
         page = output.with_name(f"{output.stem}-odd.html")
         write_odd_images(page, detector, odd)
-        typer.echo(f"pictures of the odd images: {page}")
+        echo(f"pictures of the odd images: {page}")
 
 
 def _list_suspects(detector: "Detector", output: Path) -> set[str]:
@@ -131,10 +130,8 @@ def _list_suspects(detector: "Detector", output: Path) -> set[str]:
     for suspect in flagged:
         left, top, right, bottom = suspect.box
         where = f"{left},{top} to {right},{bottom}"
-        typer.echo(
-            f"suspect: {show_name(suspect.image)}: {suspect.excess:.1f} spreads above the median, most at {where}"
-        )
-    typer.echo(f"{len(flagged)} of {len(ranked)} training images are suspected; look at {page}")
+        echo(f"suspect: {show_name(suspect.image)}: {suspect.excess:.1f} spreads above the median, most at {where}")
+    echo(f"{len(flagged)} of {len(ranked)} training images are suspected; look at {page}")
     return {suspect.image for suspect in flagged}
 
 

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
 from procon.cli.flags import (
@@ -17,10 +16,10 @@ from procon.cli.flags import (
     WeightsOption,
     check_model_target,
 )
-from procon.cli.terminal import show_progress, show_status, stderr_console
+from procon.cli.terminal import echo, show_progress, show_status, stderr_console
 from procon.config import ThresholdRule
 from procon.errors import ConfigError
-from procon.files import show_name
+from procon.names import show_name
 
 if TYPE_CHECKING:
     from procon.detector import Detector
@@ -99,9 +98,9 @@ def threshold(
         with show_progress() as on_progress:
             false_alarms = detector.measure_false_alarms(measure, progress=on_progress)
     if as_json:
-        typer.echo(json.dumps(_threshold_facts(model, calibration, false_alarms), indent=2))
+        echo(json.dumps(_threshold_facts(model, calibration, false_alarms), indent=2))
     elif calibration is None:
-        typer.echo(f"{model}: no threshold; give it one with --calibrate FOLDER of good images")
+        echo(f"{model}: no threshold; give it one with --calibrate FOLDER of good images")
     else:
         _print_threshold(model, calibration, false_alarms, measure)
 
@@ -167,14 +166,14 @@ def _print_threshold(
 
     names = [image.name for image in calibration.images] or [image["name"] for image in read_metadata(model)["images"]]
     for line in calibration.describe(names):
-        typer.echo(line)
-    typer.echo(f"rates on offer ({calibration.rule} rule); * is in force\n   rate  threshold  good images above it")
+        echo(line)
+    echo(f"rates on offer ({calibration.rule} rule); * is in force\n   rate  threshold  good images above it")
     for rate, limit, above in calibration.offers():
         mark = "*" if calibration.fixed is None and limit == calibration.threshold else " "
         shown = ", ".join(show_name(names[place]) for place in above[:3]) + (", ..." if len(above) > 3 else "")
-        typer.echo(f"{mark}{rate:6.1%}  {limit:9.4f}  {len(above)}{f': {shown}' if above else ''}")
+        echo(f"{mark}{rate:6.1%}  {limit:9.4f}  {len(above)}{f': {shown}' if above else ''}")
     if false_alarms is not None:
-        typer.echo(f"{measure}: {false_alarms.describe(calibration.promised_rate, calibration.confident_rate())}")
+        echo(f"{measure}: {false_alarms.describe(calibration.promised_rate, calibration.confident_rate())}")
 
 
 def explain(
@@ -194,22 +193,20 @@ def explain(
     detector = _load(model, weights, training, device)
     explanation = detector.explain(image, pixel)
     if as_json:
-        typer.echo(json.dumps(explanation.to_dict()))
+        echo(json.dumps(explanation.to_dict()))
     else:
         x, y = explanation.xy
-        typer.echo(f"{show_name(image)}: pixel {x},{y}, patch score {explanation.score:.4f}")
+        echo(f"{show_name(image)}: pixel {x},{y}, patch score {explanation.score:.4f}")
         for layer in explanation.layers:
             blocks = ", ".join(map(str, layer.blocks))
-            typer.echo(f"  block {blocks:<8} residual {layer.residual:.4f}  adds {layer.contribution:.4f}")
-        typer.echo("normal patches it was compared with, by weight over all layers and banks:")
+            echo(f"  block {blocks:<8} residual {layer.residual:.4f}  adds {layer.contribution:.4f}")
+        echo("normal patches it was compared with, by weight over all layers and banks:")
         for patch in explanation.normal_patches():
-            typer.echo(
-                f"  {patch.weight:6.1%}  distance {patch.distance:.4f}  {show_name(patch.image)}  box {patch.box}"
-            )
+            echo(f"  {patch.weight:6.1%}  distance {patch.distance:.4f}  {show_name(patch.image)}  box {patch.box}")
     if output is not None or not as_json:
         target = output or Path(f"{image.stem}-explained.png")
         write_evidence(target, detector, image, explanation)
-        typer.echo(f"wrote {target}", err=as_json)
+        echo(f"wrote {target}", err=as_json)
 
 
 def add(
@@ -275,12 +272,12 @@ def _edited(detector: "Detector", target: Path) -> "Iterator[tuple[Detector, Pro
         yield detector, on_progress
     detector.save(target)
     memory, calibration = detector.model.memory, detector.calibration
-    typer.echo(str(detector.history[-1]))
+    echo(str(detector.history[-1]))
     anchors = memory.layers[0].banks.shape[1]
-    typer.echo(f"the memory holds {len(memory.images)} images, {anchors:,} anchors in each bank")
+    echo(f"the memory holds {len(memory.images)} images, {anchors:,} anchors in each bank")
     for line in calibration.describe(memory.names) if calibration else ["no threshold: too few images"]:
-        typer.echo(line)
-    typer.echo(f"wrote {target}")
+        echo(line)
+    echo(f"wrote {target}")
 
 
 def _parse_pixel(text: str) -> tuple[int, int]:

@@ -11,9 +11,9 @@ from typer import Argument, Option
 
 from procon.cli import ray as cli_ray
 from procon.cli.flags import AnyModelArgument, DeviceOption, ModelArgument, RayOption, WeightsOption
-from procon.cli.terminal import show_progress, show_status, stderr_console
+from procon.cli.terminal import echo, show_progress, show_status
 from procon.errors import ConfigError
-from procon.files import show_name
+from procon.names import show_name
 from procon.progress import no_progress
 
 if TYPE_CHECKING:
@@ -40,17 +40,17 @@ def predict(
     named = find_images(images)
     if output is not None and output.is_file():
         raise ConfigError(f"--output must be a folder, got the file {output}")
-    console = stderr_console()
     with show_status(f"loading {show_name(model)}"):
         detector: Any = load_any(model, weights=weights, device="cpu" if ray is not None else device)
-    rows: list[ScoredImage] = []
-    about: dict[str, Any] = {"title": f"{model.name}: {len(named)} images", "facts": detector.describe(), "coco": coco}
+    rows, written = list["ScoredImage"](), list[Path]()
+    title = f"{show_name(model.name)}: {len(named)} images"
+    about: dict[str, Any] = {"title": title, "facts": detector.describe(), "coco": coco, "on_file": written.append}
 
     def on_row(row: "ScoredImage") -> None:
         rows.append(row)
         on_progress("scoring", len(rows), len(named))
         if as_json:
-            typer.echo(json.dumps(row.to_dict()))
+            echo(json.dumps(row.to_dict()))
 
     try:
         with show_progress() if ray is None else nullcontext(no_progress) as on_progress:
@@ -66,19 +66,19 @@ def predict(
         if not as_json and rows:
             _print_rows(rows, limit=40 if output else None)
         if len(rows) < len(named):
-            console.print(f"interrupted after {len(rows)} of {len(named)} images")
+            echo(f"interrupted after {len(rows)} of {len(named)} images", err=True)
         scored = [row.prediction for row in rows if row.prediction is not None]
         for note in remarks(detector.calibration, detector.describe(), scored):
-            typer.echo(note, err=as_json)
+            echo(note, err=as_json)
         drift = find_drift(detector, rows)
         if drift is not None and len(rows) > 1:
-            typer.echo(drift.describe(), err=as_json)
-        if output is not None and rows:
-            listed = "index.html, scores.csv, scores.jsonl, summary.json, summary.csv, overlays/"
-            console.print(f"results in {output}: {listed}")
+            echo(drift.describe(), err=as_json)
+        if output is not None and written:
+            listed = ", ".join(path.name + "/" * path.is_dir() for path in written if path.parent == output)
+            echo(f"results in {output}: {listed}", err=True)
     errors = [row.error for row in rows if row.error is not None]
     for error in errors:
-        typer.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
     if errors:
         raise typer.Exit(2)
 
@@ -93,12 +93,12 @@ def info(
     from procon.results.cost import human_bytes
 
     if as_json:
-        typer.echo(json.dumps(read_metadata(model), indent=2))
+        echo(json.dumps(read_metadata(model), indent=2))
         return
     lines = [("file", f"{model} ({human_bytes(model.stat().st_size)})"), *describe_file(model)]
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
-        typer.echo(f"{name:<{width}}  {value}")
+        echo(f"{name:<{width}}  {value}")
 
 
 def check(
@@ -111,17 +111,17 @@ def check(
 
     leftovers = [*find_leftovers(folder), *sorted(folder.glob(".*.partial"))]
     for leftover in leftovers:
-        typer.echo(f"problem: {show_name(leftover)}: left by a killed program; remove it if none is writing", err=True)
+        echo(f"problem: {show_name(leftover)}: left by a killed program; remove it if none is writing", err=True)
     with show_progress() as on_progress:
         report = check_folder(folder, lambda done, total: on_progress("opening images", done, total), quick)
-    typer.echo(f"{folder}: {report.heading}")
+    echo(f"{folder}: {report.heading}")
     for line in report.lines:
-        typer.echo(line)
+        echo(line)
     for problem in report.problems:
-        typer.echo(f"problem: {problem}", err=True)
+        echo(f"problem: {problem}", err=True)
     if report.problems or leftovers:
         raise typer.Exit(2)
-    typer.echo(f"{report.verdict}\nnext: {report.next_step}")
+    echo(f"{report.verdict}\nnext: {report.next_step}")
 
 
 def demo(
@@ -137,10 +137,10 @@ def demo(
         detector, _ = run_demo(output, weights, on_progress, rows.append)
     _print_rows(rows)
     for fact in detector.describe():
-        typer.echo(fact)
+        echo(fact)
     flagged = [row for row in rows if row.prediction and row.prediction.is_anomalous]
     good, false_alarms = (sum(Path(row.name).parent.name == "good" for row in some) for some in (rows, flagged))
-    typer.echo(
+    echo(
         f"{len(flagged) - false_alarms} of {len(rows) - good} defects found, {false_alarms} of {good} good parts "
         f"flagged, {time.perf_counter() - started:.0f} s in all\n\n"
         f"Look at it:        {output / 'results' / 'index.html'}\n"
@@ -153,20 +153,20 @@ def _print_rows(rows: "list[ScoredImage]", limit: int | None = None) -> None:
     """Score, verdict and time per image, as a table."""
     names = [show_name(row.name) for row in rows]
     width = max(12, *map(len, names))
-    typer.echo(f"{'image':<{width}}  {'score':>7}  {'x limit':>7}  {'p':>6}  {'verdict':<9}  {'regions':>7}  {'ms':>6}")
+    echo(f"{'image':<{width}}  {'score':>7}  {'x limit':>7}  {'p':>6}  {'verdict':<9}  {'regions':>7}  {'ms':>6}")
     for name, row in list(zip(names, rows, strict=True))[:limit]:
         result = row.prediction
         if result is None:
-            typer.echo(f"{name:<{width}}  unreadable")
+            echo(f"{name:<{width}}  unreadable")
             continue
         verdict = "-" if result.is_anomalous is None else "ANOMALOUS" if result.is_anomalous else "good"
         relative = "-" if result.relative_score is None else f"{result.relative_score:.2f}"
         p_value = "-" if result.p_value is None else f"{result.p_value:.3f}"
-        typer.echo(
+        echo(
             f"{name:<{width}}  {result.score:7.4f}  {relative:>7}  {p_value:>6}  {verdict:<9}  "
             f"{len(result.regions):>7}  {1000 * row.seconds:6.0f}"
         )
     if limit is not None and len(rows) > limit:
-        typer.echo(f"... and {len(rows) - limit} more")
+        echo(f"... and {len(rows) - limit} more")
     flagged = sum(bool(row.prediction and row.prediction.is_anomalous) for row in rows)
-    typer.echo(f"{len(rows)} images, {flagged} anomalous")
+    echo(f"{len(rows)} images, {flagged} anomalous")

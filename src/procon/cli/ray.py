@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from procon.cli.terminal import show_bars, stderr_console
+from procon.cli.terminal import echo, show_bars, stderr_console
 from procon.config import Config
 from procon.errors import ConfigError
 
@@ -58,13 +58,13 @@ def fit_shards(good: Path, output: Path, config: Config, using: "Workers", shard
     detector.save(output)
     names = ["all layers"] if config.layer_fusion == "concat" else [f"layer {block}" for block in config.layers]
     for name, layer in zip(names, coverage, strict=True):
-        typer.echo(
+        echo(
             f"{name}: no patch is farther from a bank than {layer.radius:.4f}, at most {layer.factor:.2f} times the "
             "best possible"
         )
     for fact in detector.describe():
         stderr_console().print(fact)
-    typer.echo(f"wrote {output}\nnext: procon predict {output} IMAGES -o out/")
+    echo(f"wrote {output}\nnext: procon predict {output} IMAGES -o out/")
 
 
 def fit_each(folder: Path, output: Path, config: Config, using: "Workers", skip_bad: bool) -> None:
@@ -79,9 +79,9 @@ def fit_each(folder: Path, output: Path, config: Config, using: "Workers", skip_
         for part in scale_parts.fit_parts(using, config, parts, output, on_progress, skip_bad=skip_bad):
             if part.error is not None:
                 failed += 1
-                typer.echo(f"error: {part.error}", err=True)
+                echo(f"error: {part.error}", err=True)
             else:
-                typer.echo(f"{'wrote' if part.fresh else 'up to date:'} {part.model} ({part.images} images)")
-    typer.echo(f"{len(parts) - failed} of {len(parts)} parts have a model in {output}")
+                echo(f"{'wrote' if part.fresh else 'up to date:'} {part.model} ({part.images} images)")
+    echo(f"{len(parts) - failed} of {len(parts)} parts have a model in {output}")
     if failed:
         raise typer.Exit(2)

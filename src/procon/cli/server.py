@@ -4,10 +4,10 @@ import importlib.util
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from procon.cli.flags import DeviceOption
+from procon.cli.terminal import echo
 from procon.config import Config
 from procon.errors import ConfigError, MissingExtraError
 
@@ -67,7 +67,7 @@ def serve(
                 kept_bytes=keep_mib * MIB,
             ),
         ),
-        lambda address: typer.echo(f"serving {models} at {address}"),
+        lambda address: echo(f"serving {models} at {address}"),
     )
 
 

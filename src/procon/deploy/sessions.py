@@ -9,7 +9,7 @@ import numpy as np
 
 from procon.arrays import Floats
 from procon.errors import ConfigError, MissingExtraError, ModelFileError
-from procon.files import show_name
+from procon.names import show_name
 
 Session = Callable[[Floats], dict[str, Floats]]
 """Pixels [N, 3, H, W] in, outputs by name out."""

@@ -14,6 +14,7 @@ from procon.model.rates import FalseAlarms, estimate_false_alarms
 from procon.model.reader import EmbeddedImage, Reader
 from procon.model.selection import add_images, growth_size, merge_memories, remove_images
 from procon.model.training import TrainingImage, TrainingSources, list_good, open_all_good
+from procon.names import show_name
 from procon.progress import Progress
 from procon.vision.images import ImageLike, ImageLikes
 
@@ -273,14 +274,18 @@ def _find_numbers(images: str | Path | Iterable[str | Path], memory: Memory) -> 
     numbers: set[int] = set()
     for given in [images] if isinstance(images, str | Path) else images:
         name, end = str(given), Path(given).parts
-        matches = [image for image in memory.images if image.name == name]
+        matches = [image for image in memory.images if name in (image.name, show_name(image.name))]
         if not matches:
-            matches = [image for image in memory.images if Path(image.name).parts[-len(end) :] == end]
+            ends = {number: Path(image.name).parts[-len(end) :] for number, image in enumerate(memory.images)}
+            matches = [
+                memory.images[number] for number, own in ends.items() if end in (own, tuple(map(show_name, own)))
+            ]
             if len({image.name for image in matches}) > 1:
-                raise ImageError(f"{name}: may be any of {_list_names(matches)}; give more of the path")
+                raise ImageError(f"{show_name(name)}: may be any of {_list_names(matches)}; give more of the path")
         if not matches:
             raise ImageError(
-                f"{name}: is not in the memory, which holds {_list_names(memory.images)}; procon info --json lists all"
+                f"{show_name(name)}: is not in the memory, which holds {_list_names(memory.images)}; "
+                "procon info --json lists all"
             )
         digests = {image.digest for image in matches}
         numbers |= {number for number, image in enumerate(memory.images) if image.digest in digests}
@@ -289,7 +294,7 @@ def _find_numbers(images: str | Path | Iterable[str | Path], memory: Memory) -> 
 
 def _list_names(images: Sequence[TrainingImage]) -> str:
     """The names of the first few."""
-    names = ", ".join(image.name for image in images[:3])
+    names = ", ".join(show_name(image.name) for image in images[:3])
     return names + (f" and {len(images) - 3} more" if len(images) > 3 else "")
 
 

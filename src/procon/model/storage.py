@@ -10,12 +10,13 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from procon.errors import ModelFileError
 from procon.files import atomic_path
+from procon.vision.weights import read_safetensors
 
 MODEL_FORMAT = 1
 _KEY = "procon"  # the entry of the safetensors metadata that holds our JSON
@@ -82,9 +83,8 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     path = Path(path)
     metadata = read_metadata(path)
     try:
-        with safe_open(path, "pt") as reader:
-            # Copies: what the reader gives lies in the file, and whoever overwrites that in place would kill us.
-            tensors = {name: reader.get_tensor(name).clone() for name in reader.keys()}  # noqa: SIM118 - not a dict
+        # Copies: the tensors that the reader gives are mapped, and overwriting the file would kill the process.
+        tensors = {name: tensor.clone() for name, tensor in read_safetensors(path).items()}
     except (SafetensorError, OSError) as error:
         raise ModelFileError(f"{path}: is corrupted ({error}); copy it again or fit again") from None
     if _tensors_sha256(tensors) != metadata.get("tensors_sha256"):

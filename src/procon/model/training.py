@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from procon.errors import BatchError, ImageError
+from procon.files import is_folder
 from procon.progress import Progress
 from procon.vision.folders import as_list, training_images
 from procon.vision.images import WORKERS, ImageLike, ImageLikes, Picture, in_order, open_image, read_file, try_open
@@ -43,7 +44,7 @@ class TrainingImage:
 
 def list_good(images: ImageLikes) -> list[ImageLike]:
     """The good images that are meant: a folder stands for the good images of its layout."""
-    if isinstance(images, str | Path) and Path(images).is_dir():
+    if isinstance(images, str | Path) and is_folder(images):
         items: list[ImageLike] = list(training_images(Path(images)))
     else:
         items = as_list(images)

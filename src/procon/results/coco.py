@@ -2,13 +2,12 @@
 
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from procon.arrays import Bools
-from procon.files import atomic_text, show_name
+from procon.names import show_name
 from procon.prediction import Prediction
 from procon.results.rendering import region_mask
 
@@ -51,16 +50,15 @@ class CocoFile:
             for entry in later.annotations
         ]
 
-    def write(self, path: Path) -> None:
-        """Write one JSON file."""
+    def to_json(self) -> str:
+        """The content of the file."""
         document = {
             "info": {"description": "regions above the pixel threshold, found by ProCon"},
             "categories": [{"id": 1, "name": "anomaly"}],
             "images": self.images,
             "annotations": self.annotations,
         }
-        with atomic_text(path) as stream:
-            json.dump(document, stream)
+        return json.dumps(document)
 
 
 def encode_rle(mask: Bools) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from PIL import Image, ImageDraw, ImageFont
 from procon.arrays import Box, Bytes
 from procon.detector import Detector
 from procon.errors import ImageError
-from procon.files import atomic_path, show_name
+from procon.files import write_bytes
+from procon.names import show_name
 from procon.prediction import Explanation, LayerEvidence, NormalPatch, Prediction
 from procon.results.rendering import ColorScale, color_scale, paint, paint_prediction
 from procon.vision.framing import patch_size
 from procon.vision.images import ImageLike, open_image
+from procon.vision.pictures import png
 
 _Window = tuple[float, float, float, float]  # (left, top, right, bottom) in pixels of an image
 _Point = tuple[int, int]  # (x, y) on the sheet
@@ -32,9 +34,7 @@ _VERDICT = {True: (200, 30, 60), False: (30, 125, 70), None: _SOFT}
 
 def write_evidence(path: Path, detector: Detector, image: ImageLike, explanation: Explanation) -> None:
     """Draw the explanation of ``image`` and write it as PNG."""
-    sheet = draw_evidence(detector, image, explanation)
-    with atomic_path(path) as temporary:
-        sheet.save(temporary, "PNG")
+    write_bytes(path, png(draw_evidence(detector, image, explanation)))
 
 
 def draw_evidence(detector: Detector, image: ImageLike, explanation: Explanation) -> Image.Image:

@@ -4,10 +4,9 @@ import base64
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from procon.arrays import Bytes
-from procon.files import atomic_text, show_name
+from procon.names import show_name, show_text
 from procon.prediction import Prediction
 from procon.results.drift import Drift
 from procon.results.rendering import ColorScale, paint_prediction
@@ -43,8 +42,7 @@ def make_card(name: str, prediction: Prediction, pixels: Bytes, scale: ColorScal
     return Card(name, prediction.score, *judged, jpeg(small), painted)
 
 
-def write_gallery(
-    path: Path,
+def render_gallery(
     title: str,
     cards: Sequence[Card],
     marks: Sequence[Mark],
@@ -52,15 +50,15 @@ def write_gallery(
     facts: Sequence[str],
     drift: Drift | None = None,
     notes: Sequence[str] = (),
-) -> None:
-    """Write the page: facts, all scores on one axis, and a card for the images with the highest of them."""
+) -> str:
+    """The page: all scores on one axis, a card for each of the images with the highest scores, and facts."""
     shown = sorted(cards, key=lambda card: -card.score)[:MOST_CARDS]
     flagged = sum(bool(mark.is_anomalous) for mark in marks)
     summary = f"{len(marks)} images, {flagged} called anomalous" if threshold is not None else f"{len(marks)} images"
     if len(shown) < len(marks):
         summary += f"; the {len(shown)} with the highest scores are shown"
     body = [
-        f"<h1>{html.escape(show_name(title))}</h1>",
+        f"<h1>{html.escape(show_text(title))}</h1>",
         f"<p class=summary>{html.escape(summary)}</p>",
         *(f"<p class=note>{html.escape(note)}</p>" for note in notes),
         f"<p class={'warning' if drift.drifted else 'legend'}>{html.escape(drift.describe())}</p>" if drift else "",
@@ -72,12 +70,11 @@ def write_gallery(
         *(_card(card) for card in shown),
         "</ul>",
         "<h2>Model</h2><ul class=facts>",
-        *(f"<li>{html.escape(show_name(fact))}</li>" for fact in facts),
+        *(f"<li>{html.escape(show_text(fact))}</li>" for fact in facts),
         "</ul>",
     ]
     before, after = _PAGE.split("%BODY%")
-    with atomic_text(path) as stream:
-        stream.write(before.replace("%TITLE%", html.escape(show_name(title))) + "\n".join(body) + after)
+    return before.replace("%TITLE%", html.escape(show_text(title))) + "\n".join(body) + after
 
 
 def _card(card: Card) -> str:

@@ -1,6 +1,8 @@
 """Score images and write the results: tables, JSON lines, overlays and an HTML page."""
 
 import csv
+import hashlib
+import io
 import json
 import os
 import time
@@ -13,20 +15,23 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from procon.errors import ImageError
-from procon.files import atomic_path, atomic_text, show_name
+from procon.errors import ImageError, OutputError
+from procon.files import write_bytes, write_text
 from procon.model.verdict import Predictor
+from procon.names import show_name
 from procon.prediction import Prediction
 from procon.results.coco import CocoFile
 from procon.results.drift import Drift, measure_drift
-from procon.results.gallery import MOST_CARDS, Card, Mark, make_card, write_gallery
+from procon.results.gallery import MOST_CARDS, Card, Mark, make_card, render_gallery
 from procon.results.remarks import remarks
 from procon.results.rendering import color_scale, paint_prediction
 from procon.vision.folders import inspection_images
 from procon.vision.images import Picture, open_each
-from procon.vision.pictures import shrink
+from procon.vision.pictures import png, shrink
 
+_LONGEST_NAME = 255  # bytes; the limit of most file systems
 OVERLAY_SIDE = 1600  # pixels; larger images are shrunk for the overlay, not for the scores
+OnFile = Callable[[Path], None]  # called with each file and folder that is written completely
 _COLUMNS = (
     *("source", "score", "relative_score", "is_anomalous", "p_value", "threshold", "median_patch_score"),
     *("regions", "seconds", "error"),
@@ -47,11 +52,7 @@ class ScoredImage:
         """One JSON line."""
         if self.prediction is None:
             return {"source": show_name(self.source), "error": self.error}
-        return {
-            **self.prediction.to_dict(),
-            "source": show_name(self.source),
-            "seconds": round(self.seconds, 4),
-        }
+        return {**self.prediction.to_dict(), "seconds": round(self.seconds, 4)}
 
 
 @dataclass
@@ -117,25 +118,28 @@ def inspect(
     facts: Sequence[str] = (),
     coco: Path | None = None,
     on_row: Callable[[ScoredImage], None] | None = None,
+    on_file: OnFile = lambda path: None,
 ) -> Outcome:
     """Score ``images``; with ``out``, write scores.csv, scores.jsonl, summary.json, overlays/ and index.html there.
 
     With ``coco``, write the regions with their masks to that file. If the run is interrupted, the results of the images
-    already scored are written before the interruption is raised again.
+    already scored are written before the interruption is raised again. ``on_file`` is called with each path written.
     """
     findings, finished = Findings(), False
     overlays = overlay_names([name for name, _ in images])
     try:
-        for row in score_images(detector, images, overlays, findings, out, coco is not None):
+        for row in inspect_each(detector, images, overlays, findings, out, coco is not None):
             if on_row is not None:
                 on_row(row)
         finished = True
     finally:
-        outcome = write_findings(detector, findings, finished, out, title=title, facts=facts, coco=coco)
+        outcome = write_findings(
+            detector, findings, finished, out, title=title, facts=facts, coco=coco, on_file=on_file
+        )
     return outcome
 
 
-def score_images(
+def inspect_each(
     detector: Predictor,
     images: Sequence[tuple[str, Path]],
     overlays: dict[str, str],
@@ -163,8 +167,7 @@ def score_images(
             if out is not None and isinstance(picture, Picture):
                 pixels = picture.rgb8()
                 painted = Image.fromarray(paint_prediction(shrink(pixels, OVERLAY_SIDE), result, scale))
-                with atomic_path(out / "overlays" / overlays[name]) as temporary:
-                    painted.save(temporary, "PNG")
+                write_bytes(out / "overlays" / overlays[name], png(painted))
                 findings.add_cards([make_card(name, result, pixels, scale)])
             if coco:
                 findings.regions.add(name, result)
@@ -184,21 +187,34 @@ def write_findings(
     title: str,
     facts: Sequence[str],
     coco: Path | None,
+    on_file: OnFile = lambda path: None,
 ) -> Outcome:
-    """Write the files of :func:`inspect` that cover all images."""
+    """Write the files of :func:`inspect` that cover all images: as many as can be, then the first error is raised."""
     scored = [row.prediction for row in findings.rows if row.prediction is not None]
     notes = remarks(detector.calibration, detector.describe(), scored)
     outcome = Outcome(findings.rows, finished, find_drift(detector, findings.rows), notes)
+    files: dict[Path, str] = {}
     if coco is not None and findings.regions.images:
-        findings.regions.write(coco)
+        files[coco] = findings.regions.to_json()
     if out is not None and outcome.rows:
-        _write_tables(out, outcome.rows)
-        _write_summary(out, detector, outcome)
         if findings.cards:
             threshold = detector.calibration.threshold if detector.calibration else None
             named = [(row.name, row.prediction) for row in outcome.rows if row.prediction is not None]
             marks = [Mark(name, prediction.score, prediction.is_anomalous) for name, prediction in named]
-            write_gallery(out / "index.html", title, findings.cards, marks, threshold, facts, outcome.drift, notes)
+            page = render_gallery(title, findings.cards, marks, threshold, facts, outcome.drift, notes)
+            files[out / "index.html"] = page
+        files |= {out / name: text for name, text in _tables(detector, outcome).items()}
+    errors: list[OutputError] = []
+    for path, text in files.items():
+        try:
+            write_text(path, text)
+            on_file(path)
+        except OutputError as error:
+            errors.append(error)
+    if out is not None and findings.cards:
+        on_file(out / "overlays")
+    if errors:
+        raise errors[0]
     return outcome
 
 
@@ -213,22 +229,21 @@ def find_drift(detector: Predictor, rows: Sequence[ScoredImage]) -> Drift | None
 
 
 def overlay_names(names: Sequence[str]) -> dict[str, str]:
-    """A PNG name for each image name; a.jpg and a.bmp in one folder keep their suffixes."""
+    """A PNG name for each image name; a.jpg and a.bmp in one folder keep their suffixes. A name cannot get too long."""
     stems = {name: str(Path(name).with_suffix(".png")) for name in names}
     uses = Counter(stems.values())
-    return {name: stem if uses[stem] == 1 else f"{name}.png" for name, stem in stems.items()}
+    overlays = {name: stem if uses[stem] == 1 else f"{name}.png" for name, stem in stems.items()}
+    for name, overlay in overlays.items():
+        if len(os.fsencode(Path(overlay).name)) > _LONGEST_NAME:
+            digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
+            overlays[name] = str(Path(overlay).with_name(f"{Path(name).name[:50]}-{digest}.png"))
+    return overlays
 
 
-def _write_tables(out: Path, rows: Sequence[ScoredImage]) -> None:
-    lines = [row.to_dict() for row in rows]
-    _write_csv(out / "scores.csv", [{**line, "regions": len(line.get("regions", ()))} for line in lines], _COLUMNS)
-    with atomic_text(out / "scores.jsonl") as stream:
-        stream.writelines(json.dumps(line) + "\n" for line in lines)
-
-
-def _write_summary(out: Path, detector: Predictor, outcome: Outcome) -> None:
-    """The run as JSON, and as a CSV table of one line, so that runs can be compared in one table."""
-    calibration, drift = detector.calibration, outcome.drift  # an exported model has fewer fields
+def _tables(detector: Predictor, outcome: Outcome) -> dict[str, str]:
+    """All rows, and the run in one line so that runs can be compared in one table: each as CSV and as JSON."""
+    calibration, drift = detector.calibration, outcome.drift  # that of an exported model has fewer fields
+    lines = [row.to_dict() for row in outcome.rows]
     summary = {
         "images": len(outcome.rows),
         "unreadable": len(outcome.errors),
@@ -239,15 +254,19 @@ def _write_summary(out: Path, detector: Predictor, outcome: Outcome) -> None:
         "calibration": getattr(calibration, "kind", None),
         "promised_rate": getattr(calibration, "promised_rate", None),
     }
-    with atomic_text(out / "summary.json") as stream:
-        about = {"remarks": outcome.remarks, "drift": drift.to_dict() if drift else None}
-        json.dump({**summary, **about}, stream, indent=2)
-    summary |= {f"drift_{name}": value for name, value in (drift.to_dict() if drift else {}).items()}
-    _write_csv(out / "summary.csv", [summary], list(summary))
+    tested = drift.to_dict() if drift else {}
+    flat = summary | {f"drift_{name}": value for name, value in tested.items()}
+    return {
+        "scores.csv": _csv([{**line, "regions": len(line.get("regions", ()))} for line in lines], _COLUMNS),
+        "scores.jsonl": "".join(json.dumps(line) + "\n" for line in lines),
+        "summary.json": json.dumps({**summary, "remarks": outcome.remarks, "drift": tested or None}, indent=2),
+        "summary.csv": _csv([flat], list(flat)),
+    }
 
 
-def _write_csv(path: Path, lines: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
-    with atomic_text(path) as stream:
-        writer = csv.DictWriter(stream, columns, restval="", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(lines)
+def _csv(lines: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from procon.model.verdict import CalibrationLike
 from procon.prediction import Prediction
 
-LEAST = 5  # images; fewer show nothing about a run
+LEAST_IMAGES = 5  # images; fewer show nothing about a run
 FAR = 0.1  # p-value at or below which an image scores like few good ones
 MANY = 0.3  # share of images that far from normal, where one in ten is expected
 
@@ -18,7 +18,7 @@ def remarks(calibration: CalibrationLike | None, facts: Sequence[str], predictio
     if calibration is None:
         return ["no threshold: scores can be ranked, but no part is called good or anomalous; fit on more images"]
     lines = [line for line in facts if line.startswith(("weak: ", "odd: "))]
-    if len(predictions) < LEAST:
+    if len(predictions) < LEAST_IMAGES:
         return lines
     flagged = sum(bool(prediction.is_anomalous) for prediction in predictions)
     far = sum(prediction.p_value is not None and prediction.p_value <= FAR for prediction in predictions)

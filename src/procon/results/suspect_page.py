@@ -7,10 +7,11 @@ import numpy as np
 
 from procon.detector import Detector
 from procon.errors import ImageError
+from procon.files import write_text
 from procon.model.rates import SET_ASIDE
 from procon.model.suspects import Suspect
 from procon.prediction import Prediction
-from procon.results.gallery import Mark, make_card, write_gallery
+from procon.results.gallery import Mark, make_card, render_gallery
 from procon.results.rendering import ColorScale, color_scale
 from procon.vision.pictures import shrink_map
 
@@ -64,4 +65,4 @@ def _write_page(
         prediction = Prediction(suspect.excess, heatmap, suspect.flagged, limit, None)
         cards.append(make_card(suspect.image, prediction, picture.rgb8(), scale))
     marks = [Mark(suspect.image, suspect.excess, suspect.flagged) for suspect in ranked]
-    write_gallery(path, title, cards, marks, limit, facts)
+    write_text(path, render_gallery(title, cards, marks, limit, facts))

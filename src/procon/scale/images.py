@@ -13,7 +13,15 @@ from typing import Any
 from procon.deploy import load_any
 from procon.progress import Progress
 from procon.results.gallery import MOST_CARDS, Card
-from procon.results.inspection import Findings, Outcome, ScoredImage, overlay_names, score_images, write_findings
+from procon.results.inspection import (
+    Findings,
+    OnFile,
+    Outcome,
+    ScoredImage,
+    inspect_each,
+    overlay_names,
+    write_findings,
+)
 from procon.scale.cluster import Unit, WorkerProgress, Workers, collect_values, split_items
 
 SHARD = 64  # images of a unit: a few seconds of work on a CPU, so that little is lost with a worker
@@ -32,6 +40,7 @@ def inspect_on(
     facts: Sequence[str] = (),
     coco: Path | None = None,
     on_row: Callable[[ScoredImage], None] | None = None,
+    on_file: OnFile = lambda path: None,
     shard: int = SHARD,
 ) -> Outcome:
     """:func:`procon.results.inspection.inspect` by ``workers``; ``detector`` is ``model`` as this process loaded it."""
@@ -67,7 +76,9 @@ def inspect_on(
         for number in sorted(waiting):  # after an interruption, a shard before these may be missing
             combined.join(waiting[number])
         combined.cards = [card for *_, card in cards]
-        outcome = write_findings(detector, combined, finished, out, title=title, facts=facts, coco=coco)
+        outcome = write_findings(
+            detector, combined, finished, out, title=title, facts=facts, coco=coco, on_file=on_file
+        )
     return outcome
 
 
@@ -87,6 +98,6 @@ def _score_shard(
     on_progress: Progress,
 ) -> tuple[int, Findings]:
     findings = Findings()
-    for count, _ in enumerate(score_images(_load_model(*key), images, overlays, findings, out, coco)):
+    for count, _ in enumerate(inspect_each(_load_model(*key), images, overlays, findings, out, coco)):
         on_progress("scoring", count + 1, len(images))
     return number, findings

@@ -11,7 +11,7 @@ from PIL import Image
 
 from procon.detector import Detector
 from procon.errors import ImageError
-from procon.files import show_name
+from procon.names import show_name
 from procon.prediction import Explanation, NormalPatch, Prediction
 from procon.results.inspection import OVERLAY_SIDE
 from procon.results.rendering import color_scale, paint_prediction

@@ -162,7 +162,7 @@ class Jobs:
         for folder in self._training.glob("*/fit-*"):
             if str(folder.relative_to(self._training)) not in used:
                 shutil.rmtree(folder, ignore_errors=True)
-        for draft in self._models.folder.glob(".*.procon.*.partial"):
+        for draft in self._models.folder.glob(".*.partial"):
             draft.unlink(missing_ok=True)
 
     def _result(self, number: int) -> Path:

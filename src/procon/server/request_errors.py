@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from fastapi import HTTPException
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class RequestError(HTTPException):
@@ -18,7 +18,7 @@ class RequestError(HTTPException):
         super().__init__(status, message, dict(headers) if headers else None)
 
 
-def check_found(value: T | None, what: str) -> T:
+def check_found(value: _T | None, what: str) -> _T:
     """``value``, or the refusal of a request for something that does not exist."""
     if value is None:
         raise RequestError(404, f"no such {what}")

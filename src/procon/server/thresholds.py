@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from procon.errors import ImageError
-from procon.files import show_name
 from procon.model.calibration import FEWEST, Calibration
 from procon.model.rates import measure_spread
 from procon.model.training import THUMBNAIL_SIDE
+from procon.names import show_name
 from procon.server import schemas
 from procon.server.models import ServedModel
 from procon.server.request_errors import RequestError

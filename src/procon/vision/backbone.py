@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from procon.config import PATCH, Config
 from procon.errors import ConfigError, WeightsError
-from procon.files import show_name
+from procon.names import show_name
 from procon.vision.sources import find_weights
 from procon.vision.weights import Architecture, Weights, fingerprint
 

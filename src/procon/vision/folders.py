@@ -9,7 +9,8 @@ import numpy as np
 from PIL import Image
 
 from procon.errors import ImageError
-from procon.files import show_name
+from procon.files import is_file, is_folder
+from procon.names import show_name
 from procon.vision.images import ImageLike, Picture
 
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".jp2", ".ppm", ".pgm"})
@@ -19,15 +20,14 @@ _ENDINGS = ", ".join(sorted(EXTENSIONS))
 def is_batch(images: object) -> bool:
     """Whether ``images`` stands for several images: a folder, or a list, tuple or iterator of images."""
     if isinstance(images, str | Path):
-        return Path(images).is_dir()
+        return is_folder(images)
     return not isinstance(images, np.ndarray | Image.Image | Picture) and not hasattr(images, "detach")
 
 
 def as_list(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
     """A folder, one image or several, as a list of single images."""
     if isinstance(images, str | Path):
-        path = Path(images)
-        return list(list_images(path)) if path.is_dir() else [path]
+        return list(list_images(Path(images))) if is_folder(images) else [Path(images)]
     if not is_batch(images):
         return [images]
     if not isinstance(images, Iterable):
@@ -37,13 +37,15 @@ def as_list(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
 
 def list_images(folder: Path, recursive: bool = False) -> Sequence[Path]:
     """Image files in ``folder`` in natural order (2 before 10), without hidden ones."""
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise ImageError(f"{show_name(folder)}: no such folder; check the path")
     names = {path: path.relative_to(folder) for path in (folder.rglob("*") if recursive else folder.iterdir())}
     images = (
         path
         for path, name in names.items()
-        if path.suffix.lower() in EXTENSIONS and not any(part.startswith(".") for part in name.parts) and path.is_file()
+        if path.suffix.lower() in EXTENSIONS
+        and not any(part.startswith(".") for part in name.parts)
+        and not path.is_dir()  # a pipe or a broken link is listed, so that it is reported
     )
     # 1 and 01 are equal numbers but not equal names
     return sorted(images, key=lambda path: (_natural_key(str(names[path])), str(names[path])))
@@ -66,10 +68,10 @@ class Layout:
 
 def read_layout(folder: Path) -> Layout:
     """Recognise ``folder``; no image is opened."""
-    if not folder.exists():
-        raise ImageError(f"{show_name(folder)}: no such folder; check the path")
-    if not folder.is_dir():
-        raise ImageError(f"{show_name(folder)}: is a file where a folder of images was expected")
+    if not is_folder(folder):
+        is_there = is_file(folder)
+        problem = "is a file where a folder of images was expected" if is_there else "no such folder; check the path"
+        raise ImageError(f"{show_name(folder)}: {problem}")
     if (folder / "train" / "good").is_dir():
         masks = {kind: files for kind, files in _kinds(folder / "ground_truth").items() if files}
         return Layout("mvtec", _files(folder / "train" / "good"), _kinds(folder / "test"), masks)
@@ -111,7 +113,7 @@ def training_images(folder: Path) -> tuple[Path, ...]:
 
 def inspection_images(path: Path) -> tuple[Path, ...]:
     """The images to score at ``path``: a file itself; of a recognised tree its test images; else all below a folder."""
-    if not path.is_dir():
+    if not is_folder(path):
         return (path,)
     images = tuple(image for kind in read_layout(path).test.values() for image in kind)
     images = images or tuple(list_images(path, recursive=True))

@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 
 from procon.arrays import Bytes, Floats
 from procon.errors import ImageError
-from procon.files import show_name
+from procon.names import show_name
 
 # What Pillow may decode, whatever the suffix of the file. Decoders of other formats (EPS ...) can start programs.
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP", "GIF", "JPEG2000", "PPM")
@@ -39,6 +39,7 @@ _UPRIGHT = {
 MIN_SIDE = 14  # pixels: one patch
 MAX_SIDE = 32_768
 MAX_PIXELS = 2**27  # 134 megapixels; a heat map of that size is already half a gigabyte
+MAX_BYTES = 2**31  # of a file; no image of MAX_PIXELS needs more
 
 # Bilinear and antialiased, as anomaly detectors usually resize, so that published figures can be compared.
 FILTER = Image.Resampling.BILINEAR
@@ -109,13 +110,20 @@ def read_file(path: Path) -> tuple[Picture, bytes]:
     name = show_name(path)
     try:
         if not path.exists():
+            if path.is_symlink():
+                raise ImageError(
+                    f"{name}: is a link to a file that does not exist; remove the link or restore the file"
+                )
             raise ImageError(f"{name}: no such file; check the path")
         if path.is_dir():
             raise ImageError(f"{name}: is a folder where one image was expected; pass the images inside it")
         if not path.is_file():  # reading a pipe or a device could wait for ever
             raise ImageError(f"{name}: is not a regular file; pass an image file")
-        if path.stat().st_size == 0:
+        size = path.stat().st_size
+        if size == 0:
             raise ImageError(f"{name}: is empty (0 bytes); copy the file again")
+        if size > MAX_BYTES:
+            raise ImageError(f"{name}: has {size:,} bytes, more than any image of a camera; export it as PNG or JPEG")
         content = path.read_bytes()
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             _check_size(image.size, name)
@@ -124,11 +132,13 @@ def read_file(path: Path) -> tuple[Picture, bytes]:
         raise
     except UnidentifiedImageError:
         raise ImageError(f"{name}: is not an image Pillow can read; remove it or export it as PNG or JPEG") from None
-    except Image.DecompressionBombError:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # the warning where warnings are errors
         raise ImageError(f"{name}: {_too_large()}") from None
     except PermissionError:
         raise ImageError(f"{name}: may not be read; check its permissions") from None
     except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise ImageError(f"{name}: cannot be read ({error.strerror}); check the path and the disk") from None
         # Decoders raise whatever their parsing of a damaged file ran into (OSError, SyntaxError, struct.error,
         # IndexError, zlib.error, MemoryError ...).
         raise ImageError(f"{name}: is damaged or incomplete ({error}); copy or export it again") from error
@@ -169,10 +179,10 @@ def _from_pil(image: Image.Image, name: str) -> NDArray[Any]:
     image.load()
     method = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
     upright = image if method is None else image.transpose(method)
+    upright.info = image.info
     if upright.mode.startswith("I") or upright.mode == "F":
         return _from_array(_deep_pixels(upright, name), name)
     if upright.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        upright.info = image.info
         return _from_array(np.asarray(upright.convert("RGBA")), name)
     return np.asarray(upright if upright.mode == "RGB" else upright.convert("RGB"))
 
@@ -183,7 +193,8 @@ def _deep_pixels(image: Image.Image, name: str) -> NDArray[Any]:
         return pixels
     if pixels.size and (pixels.min() < 0 or pixels.max() > 65_535):
         raise ImageError(f"{name}: holds integers from {pixels.min()} to {pixels.max()}; save it as 8 or 16 bit")
-    return pixels.astype(np.uint16)
+    transparent = image.info.get("transparency")
+    return np.where(pixels == transparent, 0, pixels).astype(np.uint16)  # as all transparency, over black
 
 
 def _from_array(array: NDArray[Any], name: str) -> NDArray[Any]:

@@ -3,11 +3,12 @@
 import io
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
+from procon.arrays import Bytes, Floats
 
-def shrink(pixels: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:
+
+def shrink(pixels: Bytes, longest: int) -> Bytes:
     """At most ``longest`` pixels on a side, antialiased; smaller images are left alone."""
     height, width = pixels.shape[:2]
     factor = longest / max(height, width)
@@ -17,15 +18,22 @@ def shrink(pixels: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:
     return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.HAMMING))
 
 
-def shrink_map(heatmap: NDArray[np.float32], size: tuple[int, int]) -> NDArray[np.float32]:
+def shrink_map(heatmap: Floats, size: tuple[int, int]) -> Floats:
     """A heat map at (height, width), bilinear."""
     if heatmap.shape == size:
         return heatmap
     return np.asarray(Image.fromarray(heatmap).resize((size[1], size[0]), Image.Resampling.BILINEAR))
 
 
-def jpeg(pixels: NDArray[np.uint8], quality: int = 88) -> bytes:
-    """Encoded for a page."""
+def jpeg(pixels: Bytes, quality: int = 88) -> bytes:
+    """The picture as a JPEG file."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def png(picture: Image.Image) -> bytes:
+    """The picture as a PNG file."""
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
     return buffer.getvalue()

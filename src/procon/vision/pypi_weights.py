@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from procon.errors import MissingExtraError, WeightsError
-from procon.files import show_name
+from procon.names import show_name
 from procon.vision.weights import Weights, fingerprint, read_path, sha256_of
 
 logger = logging.getLogger("procon")

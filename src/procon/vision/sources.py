@@ -6,7 +6,7 @@ from pathlib import Path
 
 from procon.config import CUSTOM_BACKBONE
 from procon.errors import ProconError, WeightsError
-from procon.files import show_name
+from procon.names import show_name
 from procon.vision.weights import Weights, architecture_of, read_path
 
 logger = logging.getLogger("procon")

@@ -10,13 +10,15 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from procon.config import PATCH
 from procon.errors import WeightsError
-from procon.files import show_name
+from procon.files import is_file, is_folder
+from procon.names import show_name
 
 
 @dataclass(frozen=True)
@@ -73,13 +75,13 @@ def fingerprint(tensors: dict[str, Tensor]) -> str:
 def read_path(path: Path, backbone: str) -> Weights:
     """A Hugging Face folder, or a ``.safetensors`` or ``.pth`` file with Hugging Face or facebookresearch names."""
     file, heads, mlp_ratio = path, None, 4
-    if path.is_dir():
+    if is_folder(path):
         heads, mlp_ratio = _read_config(path)
         files = [path / name for name in ("model.safetensors", "pytorch_model.bin") if (path / name).is_file()]
         if not files:
             raise WeightsError(f"{show_name(path)}: holds no model.safetensors or pytorch_model.bin")
         file = files[0]
-    elif not path.is_file():
+    elif not is_file(path):
         raise WeightsError(
             f"{show_name(path)}: no such file or folder; give a Hugging Face folder, .safetensors or .pth"
         )
@@ -122,8 +124,7 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
     name = show_name(file)
     try:
         if file.suffix == ".safetensors":
-            with safe_open(file, "pt") as reader:
-                return {key: reader.get_tensor(key) for key in reader.keys()}  # noqa: SIM118 - not a dict
+            return read_safetensors(file)
         state = torch.load(file, map_location="cpu", weights_only=True)
     except (SafetensorError, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
         raise WeightsError(f"{name}: cannot be read as weights ({error}); get the file again") from None
@@ -135,6 +136,17 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(f"{name}: must hold a dictionary of tensors, got {type(state).__name__}")
     return {str(key): value for key, value in state.items()}
+
+
+def read_safetensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, mapped into memory; those of a file whose path is not UTF-8 are copied."""
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:  # safe_open cannot open it
+        tensors: dict[str, Tensor] = safetensors.torch.load(file.read_bytes())
+        return tensors
+    with safe_open(file, "pt") as reader:
+        return {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118 - not a dict
 
 
 def sha256_of(file: Path) -> str:

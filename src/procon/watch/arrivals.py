@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from procon.errors import ConfigError, ImageError, MissingExtraError
-from procon.files import show_name
+from procon.names import show_name
 from procon.vision.folders import list_images
 from procon.vision.images import ImageLike
 from procon.watch.outbox import Key

@@ -11,7 +11,7 @@ from threading import RLock
 from typing import Any
 
 from procon.errors import ConfigError, ProconError
-from procon.files import show_name
+from procon.names import show_name
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS events (

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from procon.errors import ConfigError, MissingExtraError, ProconError
-from procon.files import show_name
+from procon.names import show_name
 
 TIMEOUT = 10.0  # seconds that a receiver has to answer
 
