@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Reals = NDArray[np.float64]
 AnyFloats = NDArray[np.floating[Any]]
 Bools = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]

@@ -221,7 +221,7 @@ class Config:
 class Restriction(NamedTuple):
     """The only values that a setting may have in a context."""
 
-    context: Literal["always", "fit", "bench", "export", "shards", "editing"]
+    context: Literal["always", "fit", "bench", "bench without verdicts", "export", "shards", "editing"]
     setting: str
     allowed: tuple[object, ...]
     reason: str  # completes "must be ..."; what follows "; " tells the remedy
@@ -240,6 +240,7 @@ class Restriction(NamedTuple):
 
 _DROPPED = "; a value that the paper tried and dropped is for procon reproduce and for Config in Python only"
 _NOT_EXPORTED = " in an exported model, which does not compute it; fit again, or serve the .procon file"
+_NO_VERDICTS = " in benchmark runs without verdicts: their metrics use no threshold; add --verdicts"
 _NEEDS_ALL = " with shards: {} need all features in one place"
 
 RESTRICTIONS = (
@@ -263,18 +264,8 @@ RESTRICTIONS = (
         ("stretch",),
         " in benchmark runs: their masks and maps fill the input; use image_size=(height, width)",
     ),
-    Restriction(
-        "bench",
-        "false_alarm_rate",
-        (Config.false_alarm_rate,),
-        " in benchmark runs: their metrics use no threshold; leave it out",
-    ),
-    Restriction(
-        "bench",
-        "threshold_rule",
-        (Config.threshold_rule,),
-        " in benchmark runs: their metrics use no threshold; leave it out",
-    ),
+    Restriction("bench without verdicts", "false_alarm_rate", (Config.false_alarm_rate,), _NO_VERDICTS),
+    Restriction("bench without verdicts", "threshold_rule", (Config.threshold_rule,), _NO_VERDICTS),
     Restriction("export", "precision", ("auto", "fp32"), " in an exported model; fit again"),
     Restriction(
         "export", "compression", ("none", "fp16", "int8"), " in an exported model, which searches exactly; fit again"

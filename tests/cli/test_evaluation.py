@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from procon import ConfigError
+from procon import ConfigError, Detector
 from procon.cli import app, main
 from procon.cli.flags import parse_settings, with_settings
 from tests.conftest import tiny_config
@@ -69,6 +69,49 @@ def test_eval_measures_every_category_of_a_folder(
     assert (again, out_again) == (0, out)
 
 
+def test_eval_counts_what_the_threshold_of_the_model_finds_before_any_metric(
+    procon: Command, data: Path, small: list[str], tmp_path: Path
+) -> None:
+    code, out, err = procon("eval", data, "-o", tmp_path / "run", "--categories", "tubes", *small)
+    assert code == 0, err
+    lines = out.splitlines()
+    weights, name = small[small.index("--weights") + 1], "banks=2+coreset_ratio=0.3+layers=-1,-3+num_neighbors=3"
+    detector = Detector(tiny_config(Path(weights), banks=2), device="cpu").fit(data / "tubes" / "train" / "good")
+    assert detector.calibration is not None
+    assert lines[0].startswith(f"tubes: threshold {detector.calibration.threshold:.4f} (5 good images, leave-one-out)")
+    found = {kind: detector.predict(data / "tubes" / "test" / kind) for kind in ("good", "square")}
+    counts = {kind: sum(result.is_anomalous for result in results) for kind, results in found.items()}
+    texts = " ".join(out.split())
+    assert f"square {counts['square']} of 3 found" in texts
+    assert f"good {counts['good']} of 3 flagged (false alarms)" in texts
+    assert f"of 3 hit above the pixel threshold {detector.calibration.pixel_threshold:.4f}" in texts
+    assert texts.count("best F1 that labels could choose") == 2
+    assert out.index("found") < out.index("I-AUROC")
+
+    raw = tmp_path / "run" / "raw" / "tubes" / f"{name}.npz"
+    stamp = raw.stat().st_mtime_ns
+    code, out, err = procon(
+        "eval", data, "-o", tmp_path / "run", "--categories", "tubes", *small, "--set", "threshold_rule=guarantee"
+    )
+    assert code == 0, err
+    assert raw.stat().st_mtime_ns == stamp
+    guaranteed = detector.calibration.at_rate(0.01, "guarantee")
+    assert guaranteed.describe()[0] in out
+    assert json.loads((tmp_path / "run/run.json").read_text())["threshold"]["threshold_rule"] == "guarantee"
+
+
+def test_bench_stores_scores_of_training_images_where_it_is_asked_to(
+    procon: Command, data: Path, small: list[str], tmp_path: Path
+) -> None:
+    command = ("bench", "folder", "--root", data, "-o", tmp_path / "run", "--categories", "tubes", *small)
+    code, out, err = procon(*command)
+    assert code == 0, err
+    assert "found" not in out
+    code, out, err = procon(*command, "--verdicts", "--set", "false_alarm_rate=0.2")  # completes the run
+    assert code == 0, err
+    assert "of 3 found" in out
+
+
 def test_bench_takes_a_name_categories_and_seeds(procon: Command, data: Path, small: list[str], tmp_path: Path) -> None:
     code, out, err = procon("bench", "folder", "--root", data, "--categories", "tubes", "--seeds", 2, *small)
     assert code == 0, err
@@ -100,12 +143,15 @@ def test_settings_that_a_run_would_ignore_are_refused_before_any_work(
     procon: Command, data: Path, small: list[str], shared: list[str], tmp_path: Path
 ) -> None:
     pad = "aspect must be 'stretch' in benchmark runs: their masks and maps fill the input, got 'pad'; use image_size"
-    rate = "false_alarm_rate must be 0.01 in benchmark runs: their metrics use no threshold, got 0.2; leave it out"
+    rate = (
+        "false_alarm_rate must be 0.01 in benchmark runs without verdicts: their metrics use no threshold, got 0.2; "
+        "add --verdicts"
+    )
     for arguments, text in (
         (("bench", "folder", "--root", data, *small, "--set", "aspect=pad"), pad),
         (("eval", data, *small, "--set", "aspect=pad"), pad),
         (("reproduce", "banks", "--root", data, *shared, "--set", "aspect=pad"), pad),
-        (("eval", data, *small, "--set", "false_alarm_rate=0.2"), rate),
+        (("bench", "folder", "--root", data, *small, "--set", "false_alarm_rate=0.2"), rate),
     ):
         code, _, err = procon(*arguments, *(() if arguments[0] == "reproduce" else ("-o", tmp_path / "run")))
         assert code == 2

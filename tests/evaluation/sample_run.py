@@ -41,14 +41,15 @@ def write_images(root: Path, categories: Sequence[str], names: Mapping[int, str]
                     Image.fromarray(mask).save(stream, "PNG")
 
 
-def made_scores(samples: Sequence[Sample], seed: int) -> VariantScores:
-    """Maps [N, 4, 4] with a bump where the larger defect is, and scores that overlap a little."""
+def made_scores(samples: Sequence[Sample], seed: int, *, verdicts: bool = True) -> VariantScores:
+    """Maps [N, 4, 4] with a bump where the larger defect is, scores that overlap a little, and 12 good scores."""
     random = np.random.default_rng(seed)
     maps = random.uniform(0.2, 0.4, (len(samples), 4, 4)).astype(np.float32)
     for index, sample in enumerate(samples):
         if sample.defective:
             maps[index, 1:3, 1:3] += random.uniform(0.0, 0.5)
-    return VariantScores(maps.reshape(len(samples), -1).max(axis=1), maps)
+    good = np.sort(random.uniform(0.36, 0.46, (12, 3)), axis=1)[:, ::-1] if verdicts else None
+    return VariantScores(maps.reshape(len(samples), -1).max(axis=1), maps, good)
 
 
 def make_run(
@@ -56,21 +57,23 @@ def make_run(
     variants: Sequence[Mapping[str, Any]] = (PROCON,),
     categories: Sequence[str] = ("flange", "lid"),
     names: Mapping[int, str] | None = None,
+    *,
+    verdicts: bool = True,
 ) -> Run:
     """Images below ``folder / "data"`` and raw results of ``variants`` (settings) in ``folder / "run"``."""
     write_images(folder / "data", categories, names or {})
     run = Run(folder / "run", open_dataset(folder / "data", "folder"), BASE)
     for settings in variants:
-        add_variant(run, replace(BASE, **settings))
+        add_variant(run, replace(BASE, **settings), verdicts=verdicts)
     return run
 
 
-def add_variant(run: Run, config: Config, seed: int = 0) -> str:
-    """Raw results of a variant on every category; the same for the same seed and name."""
+def add_variant(run: Run, config: Config, seed: int = 0, *, verdicts: bool = True) -> str:
+    """Raw results of a variant on every category; the same for the same seed and name. Without ``verdicts``: as old."""
     name = variant_name(config)
     for place, category in enumerate(run.dataset.categories):
         samples = run.dataset.category(category).test
-        scored = made_scores(samples, seed + 17 * place + sum(map(ord, name)))
+        scored = made_scores(samples, seed + 17 * place + sum(map(ord, name)), verdicts=verdicts)
         about = {"config": config.to_dict(), "size": config.input_size, "blur_sigma": 1.0, "system": "procon"}
         run.write(category, name, scored, samples, {**about, "resize": config.resize, "weights": "ab" * 32})
     return name

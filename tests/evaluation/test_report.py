@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import os
 import re
 import shutil
@@ -124,6 +125,77 @@ def test_the_worst_come_first(run: Run, text: str) -> None:
     assert scores_below(text, "Worst false alarms") == [round(float(s), 4) for s in -np.sort(-raw.scores[~labels])]
     first = text.index("<h3>Worst misses</h3>"), text.index("<h3>Worst false alarms</h3>")
     assert first[0] < first[1] < text.index("<h3>Scores and curves</h3>")
+
+
+def table_below(text: str, caption: str) -> list[list[str]]:
+    """The cells of the body of the first table whose caption begins with ``caption``."""
+    body = text.split(f'<p class="caption">{caption}', 1)[1].split("<tbody>", 1)[1].split("</tbody>", 1)[0]
+    lines = [re.split(r"</t[hd]>", line)[:-1] for line in body.split("</tr>")[:-1]]
+    return [[re.sub(r"<[^>]*>", "", cell) for cell in line] for line in lines]
+
+
+def test_a_category_begins_with_what_the_threshold_of_the_model_finds(run: Run, text: str) -> None:
+    section = text.split('<section id="c0">')[1].partition("</section>")[0]
+    raw = run.load("flange", NAME)
+    calibration = raw.calibrate(run.base)
+    assert calibration is not None
+    flagged = {
+        kind: [
+            float(score) > calibration.threshold
+            for score, sample in zip(raw.scores, raw.samples, strict=True)
+            if sample.kind == kind
+        ]
+        for kind in ("dent", "scratch", "good")
+    }
+    dents, scratches = sum(flagged["dent"]), sum(flagged["scratch"])
+    assert 0 < dents + scratches < 5  # some of both
+    assert table_below(section, f"Test images at the threshold of the model, {calibration.threshold:.4f}") == [
+        ["dent", "2", str(dents), str(2 - dents), ""],
+        ["scratch", "3", str(scratches), str(3 - scratches), ""],
+        ["all defects", "5", str(dents + scratches), str(5 - dents - scratches), ""],
+        ["good", "4", "", "", str(sum(flagged["good"]))],
+    ]
+    assert section.index("at the threshold of the model") < section.index("I-AUROC")
+    assert section.index("best F1 that labels could choose") > section.index("<tbody>")
+    assert section.count('<b class="right">found</b>') >= dents + scratches
+    assert section.split("<h3>Worst misses")[1].split("<h3>")[0].count('<b class="wrong">missed</b>') == (
+        5 - dents - scratches
+    )
+    first = table_below(text, "the paper's recipe" if "the paper's recipe" in text else "ProCon")[0]
+    assert first[:4] == [
+        "flange",
+        f"{calibration.threshold:.4f}",
+        f"{5 - dents - scratches} of 5",
+        f"{sum(flagged['good'])} of 4",
+    ]
+
+
+def test_a_run_without_scores_of_training_images_says_how_to_get_them(tmp_path: Path) -> None:
+    run = make_run(tmp_path, categories=("flange",), verdicts=False)
+    stored = json.loads((run.folder / "run.json").read_text())
+    del stored["threshold"]  # as runs were written before
+    (run.folder / "run.json").write_text(json.dumps(stored))
+    text = written(open_run(run.folder), tmp_path / "r.html")
+    words = Page(text).words()
+    assert "threshold unknown: the scores of the training images are not stored" in words
+    assert "with --verdicts and -o run (procon eval always stores them)" in words
+    assert "at the threshold of the model, 0" not in words
+    assert "missed at the best F1" in words or "found at the best F1" in words
+    assert table_below(text, "ProCon")[0][1:4] == ["unknown"] * 3
+
+
+def test_another_rate_moves_the_threshold_of_the_page_without_new_scores(tmp_path: Path) -> None:
+    run = make_run(tmp_path, categories=("flange",))
+    stamp = run.raw_path("flange", NAME).stat().st_mtime_ns
+    strict = run.load("flange", NAME).calibrate(run.base)
+    run.use_threshold(replace(run.base, false_alarm_rate=0.2, threshold_rule="guarantee"))
+    opened = open_run(run.folder)
+    loose = opened.load("flange", NAME).calibrate(opened.base)
+    assert strict is not None and loose is not None and loose.threshold < strict.threshold
+    text = written(opened, tmp_path / "r.html")
+    assert f"Test images at the threshold of the model, {loose.threshold:.4f}" in text
+    assert "guarantee, false-alarm rate 0.2" in text
+    assert run.raw_path("flange", NAME).stat().st_mtime_ns == stamp
 
 
 def test_every_map_has_the_numbers_of_its_scale(run: Run, text: str) -> None:
@@ -327,7 +399,7 @@ def test_good_images_alone_have_no_threshold(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "data" / "flange" / "ground_truth")
     add_variant(run, replace(BASE, coreset_ratio=0.01))
     words = Page(written(run, tmp_path / "r.html")).words()
-    assert "All test images are of one kind, so there is no threshold to judge them by." in words
+    assert "All test images are of one kind, so labels could choose no threshold." in words
     assert "Worst misses" not in words and "I-AUROC n/a" in words
 
 
@@ -480,14 +552,14 @@ def test_ticks_are_round_and_inside(low: float, span: float) -> None:
 
 def test_bars_are_as_tall_as_their_counts() -> None:
     good, bad = np.array([0.0, 0.0, 0.0, 0.1]), np.array([0.9, 1.0])
-    svg = charts.draw_histogram("Scores", good, bad, 0.5)
+    svg = charts.draw_histogram("Scores", good, bad, {"threshold": 0.2, "best F1": 0.5})
     heights = {
         name: [float(h) for h in re.findall(rf'class="{name}"[^>]*height="([\d.]+)"></rect>', svg)][: -1 if name else 0]
         for name in ("good", "bad")
     }
     assert max(heights["good"]) == pytest.approx(3 * min(heights["good"]), rel=0.01)
     assert max(heights["bad"]) == min(heights["bad"]) == pytest.approx(min(heights["good"]), rel=0.01)
-    assert "4 good" in svg and "2 defective" in svg and "best F1 at 0.500" in svg
+    assert "4 good" in svg and "2 defective" in svg and "threshold at 0.200" in svg and "best F1 at 0.500" in svg
 
 
 def test_a_curve_ends_at_the_frame() -> None:

@@ -82,8 +82,8 @@ def swept(
     cache.fill(backbone, tiny_config(tiny_backbone), ignore)
     configs = [tiny_config(tiny_backbone, **{"layers": (-1, -2, -3), **settings}) for settings in VARIANTS.values()]
     results: dict[Config, VariantScores] = {}
-    sweep = Sweep(folder / "residuals", cache, GOOD, backbone.architecture, CPU)
-    sweep.run(configs, results.__setitem__, ignore)
+    sweep = Sweep(folder / "residuals", cache, GOOD, backbone)
+    sweep.run(configs, results.__setitem__, ignore, verdicts=True)
     return results
 
 
@@ -99,6 +99,10 @@ def test_a_variant_scores_as_a_detector_of_its_own(
     for mine, result in zip(maps, found, strict=True):
         placed = place_map(detector.scorer, mine, result.heatmap.shape)
         assert np.array_equal(placed, result.heatmap)
+    good = swept[config].good
+    assert good is not None and good.shape == (GOOD, 3)
+    assert detector.calibration is not None
+    np.testing.assert_allclose(good, detector.calibration.good_scores, rtol=1e-6)
 
 
 def test_work_that_is_done_is_not_done_again(
@@ -106,7 +110,7 @@ def test_work_that_is_done_is_not_done_again(
 ) -> None:
     cache, backbone, base = make_tokens(tmp_path / "tokens", images, tiny_backbone)
     cache.fill(backbone, base, ignore)
-    sweep = Sweep(tmp_path / "residuals", cache, GOOD, backbone.architecture, CPU)
+    sweep = Sweep(tmp_path / "residuals", cache, GOOD, backbone)
     first: dict[Config, VariantScores] = {}
     sweep.run([base], first.__setitem__, ignore)
     monkeypatch.setattr(sweep_module, "read_layer", _fail)
@@ -132,18 +136,56 @@ def test_a_larger_bank_is_taken_from_scratch_and_a_smaller_one_from_its_beginnin
     results: dict[Config, VariantScores] = {}
     for ratio in (0.2, 0.4, 0.1):  # each in a sweep of its own, as separate commands would
         config = tiny_config(tiny_backbone, coreset_ratio=ratio)
-        Sweep(tmp_path / "shared", cache, GOOD, backbone.architecture, CPU).run([config], results.__setitem__, ignore)
+        Sweep(tmp_path / "shared", cache, GOOD, backbone).run([config], results.__setitem__, ignore)
         alone: dict[Config, VariantScores] = {}
-        Sweep(tmp_path / str(ratio), cache, GOOD, backbone.architecture, CPU).run([config], alone.__setitem__, ignore)
+        Sweep(tmp_path / str(ratio), cache, GOOD, backbone).run([config], alone.__setitem__, ignore)
         assert np.array_equal(results[config].maps, alone[config].maps)
 
 
 def test_statistics_of_too_few_images_are_refused(images: list[Path], tiny_backbone: Path, tmp_path: Path) -> None:
     cache, backbone, base = make_tokens(tmp_path / "tokens", [images[0], *images[GOOD:]], tiny_backbone)
     cache.fill(backbone, base, ignore)
-    sweep = Sweep(tmp_path / "residuals", cache, 1, backbone.architecture, CPU)
+    sweep = Sweep(tmp_path / "residuals", cache, 1, backbone)
     with pytest.raises(ConfigError, match="normalization='train' needs more training images"):
         sweep.run([tiny_config(tiny_backbone, normalization="train")], ignore, ignore)
+
+
+def test_training_images_are_scored_only_where_it_is_asked_for(
+    images: list[Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    cache, backbone, base = make_tokens(tmp_path / "tokens", images, tiny_backbone)
+    cache.fill(backbone, base, ignore)
+    results: dict[Config, VariantScores] = {}
+    Sweep(tmp_path / "residuals", cache, GOOD, backbone).run([base], results.__setitem__, ignore)
+    assert results[base].good is None
+
+
+def test_one_training_image_is_scored_by_its_mirror_image(
+    images: list[Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    cache, backbone, _ = make_tokens(tmp_path / "tokens", [images[0], *images[GOOD:]], tiny_backbone)
+    config = tiny_config(tiny_backbone, layers=(-3, -1))  # other blocks than those in use
+    cache.fill(backbone, config, ignore)
+    results: dict[Config, VariantScores] = {}
+    Sweep(tmp_path / "residuals", cache, 1, backbone).run([config], results.__setitem__, ignore, verdicts=True)
+    calibration = Detector(config, device="cpu").fit(images[:1]).calibration
+    assert calibration is not None and calibration.kind == "mirrored"
+    good = results[config].good
+    assert good is not None
+    np.testing.assert_allclose(good, calibration.good_scores, rtol=1e-6)
+
+
+def test_training_images_that_are_too_few_give_no_scores(
+    images: list[Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    cache, backbone, _ = make_tokens(tmp_path / "tokens", [*images[:2], *images[GOOD:]], tiny_backbone)
+    config = tiny_config(tiny_backbone, coreset_ratio=0.01)
+    cache.fill(backbone, config, ignore)
+    results: dict[Config, VariantScores] = {}
+    Sweep(tmp_path / "residuals", cache, 2, backbone).run([config], results.__setitem__, ignore, verdicts=True)
+    assert Detector(config, device="cpu").fit(images[:2]).calibration is None
+    good = results[config].good
+    assert good is not None and good.shape == (0, 3)
 
 
 # ----------------------------------------------------------------------------------------------------------- tokens

@@ -24,6 +24,14 @@ _Root = Annotated[Path, Option("--root", help="Folder of the dataset, as its aut
 _RunOutput = Annotated[Path | None, Option("--output", "-o", help="Folder of the run; an existing run is continued.")]
 _Categories = Annotated[str | None, Option("--categories", help="Some of the categories, separated by commas.")]
 _Seeds = Annotated[int, Option("--seeds", min=1, help="Repeats with other bank seeds: mean and spread.")]
+_Verdicts = Annotated[
+    bool,
+    Option(
+        "--verdicts",
+        help="Also score the training images, for defects found and false alarms at the model's own threshold; about "
+        "one more search per training image.",
+    ),
+]
 _KeepWork = Annotated[bool, Option("--keep-work", help="Keep the tokens on disk for the next command.")]
 _Variant = Annotated[
     str | None, Option("--variant", help="The stored variant to show first; default: the paper's recipe.")
@@ -38,18 +46,25 @@ def bench(
     seeds: _Seeds = 1,
     device: DeviceOption = "auto",
     keep_work: _KeepWork = False,
+    verdicts: _Verdicts = False,
     ray: RayOption = None,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Measure a detector on a benchmark: a line per category and their mean, raw scores and maps kept."""
     from procon.evaluation.paper import reproduce as tables
+    from procon.evaluation.runs.raw import variant_name
+    from procon.evaluation.runs.verdicts import describe_verdicts
 
     config = Config(**settings)
-    run = _open_run(root, dataset, output, {name: value for name, value in settings.items() if name in RUN_SETTINGS})
+    shared = {name: value for name, value in settings.items() if name in RUN_SETTINGS}
+    run = _open_run(root, dataset, output, shared, verdicts)
     chosen = tables.choose_categories(root, run.dataset.categories, _split(categories))
     with _workers(ray, device) as (compute, _):
         result = tables.bench(run, config, chosen, compute, seeds=seeds, keep_work=keep_work)
+    if verdicts:
+        for category in chosen:
+            typer.echo("\n".join(describe_verdicts(run, category, variant_name(config))) + "\n")
     _print_tables([result])
     echo(f"raw results, metrics and tables in {run.folder}\nnext: procon report {run.folder}")
 
@@ -65,8 +80,8 @@ def evaluate(
     *,
     settings: dict[str, Any],
 ) -> None:
-    """Measure a detector on labelled images of your own, or on any benchmark it recognises."""
-    bench(None, folder, output, categories, seeds, device, keep_work, ray, settings=settings)
+    """Count defects found and false alarms at the model's threshold, then metrics: your images or any benchmark."""
+    bench(None, folder, output, categories, seeds, device, keep_work, True, ray, settings=settings)
 
 
 def reproduce(
@@ -80,6 +95,7 @@ def reproduce(
     seeds: _Seeds = 1,
     device: DeviceOption = "auto",
     keep_work: _KeepWork = False,
+    verdicts: _Verdicts = False,
     ray: RayOption = None,
     *,
     settings: dict[str, Any],
@@ -87,7 +103,7 @@ def reproduce(
     """Run the variants of the paper's tables and print them next to the paper's numbers."""
     from procon.evaluation.paper import reproduce as tables
 
-    run = _open_run(root, dataset, output, settings)
+    run = _open_run(root, dataset, output, settings, verdicts)
     chosen = tables.choose_categories(root, run.dataset.categories, _split(categories))
     wanted = list(tables.NAMES) if "all" in names else names
     with _workers(ray, device) as (compute, on_progress):
@@ -103,7 +119,7 @@ def report(
     output: Annotated[Path | None, Option("--output", "-o", help="Page to write; default: report.html in it.")] = None,
     variant: _Variant = None,
 ) -> None:
-    """Write one self-contained page: worst misses and false alarms first, then scores, curves and tables."""
+    """Write one self-contained page: defects found and false alarms, worst cases first, then curves and tables."""
     from procon.evaluation.report.build import write_report
     from procon.evaluation.report.lineup import open_run
 
@@ -135,12 +151,12 @@ def figures(
     echo(f"wrote {len(written)} figures to {folder}")
 
 
-def _open_run(root: Path, dataset: str | None, output: Path | None, settings: dict[str, Any]) -> "Run":
+def _open_run(root: Path, dataset: str | None, output: Path | None, settings: dict[str, Any], verdicts: bool) -> "Run":
     from procon.evaluation.data.datasets import open_dataset
     from procon.evaluation.runs.raw import Run
 
     opened = open_dataset(root, dataset)
-    return Run(output or Path("runs") / opened.name, opened, Config(**settings))
+    return Run(output or Path("runs") / opened.name, opened, Config(**settings), verdicts=verdicts)
 
 
 def _split(categories: str | None) -> list[str] | None:

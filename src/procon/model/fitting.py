@@ -57,13 +57,26 @@ def fit_model(
                 f"got {config.num_neighbors}"
             )
         memory = Memory(tuple(_select_layers(reader, store, on_progress)), images, store.patches, mask)
-        memory, scores = leave_one_out(reader, memory, reader.stream(store, images), on_progress)
-    calibration = Calibration.of(scores, config.false_alarm_rate, config.threshold_rule) if scores else None
-    if calibration is None and len(good) == 1:
-        score = _score_mirrored(reader, memory, good[0])
-        mirrored = Calibration.of([score], config.false_alarm_rate, config.threshold_rule)
-        calibration = replace(mirrored, kind="mirrored")
+        memory, calibration = calibrate_memory(reader, memory, reader.stream(store, images), good, on_progress)
     return Model(config, memory, None, (), reader.extractor.backbone.identity()).calibrated(calibration), good
+
+
+def calibrate_memory(
+    reader: Reader, memory: Memory, images: EmbeddedImages, items: Sequence[ImageLike], on_progress: Progress
+) -> tuple[Memory, Calibration | None]:
+    """The memory measured on its own images, and the threshold that follows; None where the images are too few.
+
+    ``items`` are the same images, not embedded: a single one is scored by its mirror image.
+    """
+    config = reader.config
+    memory, scores = leave_one_out(reader, memory, images, on_progress)
+    if scores:
+        return memory, Calibration.of(scores, config.false_alarm_rate, config.threshold_rule)
+    if len(items) > 1:
+        return memory, None
+    score = _score_mirrored(reader, memory, items[0])
+    mirrored = Calibration.of([score], config.false_alarm_rate, config.threshold_rule)
+    return memory, replace(mirrored, kind="mirrored")
 
 
 def _score_mirrored(reader: Reader, memory: Memory, item: ImageLike) -> GoodScore:

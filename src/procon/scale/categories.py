@@ -15,8 +15,8 @@ from procon.progress import Progress
 from procon.scale.cluster import Unit, WorkerProgress, Workers, collect_values
 from procon.vision.backbone import resolve_device
 
-RunSpec = tuple[str, str, str, Config]
-"""A run as a worker opens it: folder, root of the dataset, its name, the settings all variants share."""
+RunSpec = tuple[str, str, str, Config, bool]
+"""A run as a worker opens it: folder, root of the dataset, its name, the settings all variants share, with verdicts."""
 
 
 def compute_on(workers: Workers, on_progress: WorkerProgress) -> Compute:
@@ -25,7 +25,7 @@ def compute_on(workers: Workers, on_progress: WorkerProgress) -> Compute:
     def compute(run: Run, needed: dict[str, list[Config]], keep_work: bool) -> None:
         weights = [] if run.base.weights is None else [Path(run.base.weights)]
         workers.check_shared(run.folder, run.dataset.root, *weights)
-        spec = (str(run.folder), str(run.dataset.root), run.dataset.name, run.base)
+        spec = (str(run.folder), str(run.dataset.root), run.dataset.name, run.base, run.verdicts)
         todo = {
             category: variants
             for category, variants in needed.items()
@@ -61,8 +61,8 @@ def _score_memories(
 @lru_cache(maxsize=1)
 def _open_run(spec: RunSpec) -> Run:
     """The run, cached with its backbone for the next unit."""
-    folder, root, name, base = spec
-    return Run(Path(folder), open_dataset(Path(root), name), base)
+    folder, root, name, base, verdicts = spec
+    return Run(Path(folder), open_dataset(Path(root), name), base, verdicts=verdicts)
 
 
 def _prepare(spec: RunSpec, category: str, variants: list[Config], device: str, on_progress: Progress) -> list[str]:

@@ -22,8 +22,9 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from procon.arrays import Reals
 from procon.evaluation.metrics.counts import UNIT, Counts, Steps
 from procon.evaluation.metrics.curves import Curve, trace_curves, trace_image_curves
 from procon.evaluation.metrics.pixels import Maps, Masks, check_scores, open_pixels
@@ -43,8 +44,6 @@ IMAGE_KEYS = ("i_auroc", "i_ap", "i_f1")
 PIXEL_KEYS = ("p_auroc", "p_ap", "p_f1", "aupro", "pauroc30", "pro200")
 FPR_LIMIT = 0.3  # false positive rate at which aupro, pauroc30 and pro200 end
 THRESHOLDS = 200  # of pro200
-
-Reals = NDArray[np.float64]
 
 
 class MetricValues(dict[str, float]):

@@ -100,6 +100,10 @@ def bench(
 ) -> Result:
     """One variant on every category: a line for each and their mean; ``compute`` makes the raw results."""
     refuse(variant, "bench")
+    if run.verdicts:
+        run.use_threshold(variant)
+    else:
+        refuse(variant, "bench without verdicts")
     settings = {name: value for name, value in variant.to_dict().items() if value != run.base.to_dict()[name]}
     table = build_table("per-category", run.dataset.name)
     if variant != row_config(run.base, table.rows[0]):  # not what the paper's table per category was made with

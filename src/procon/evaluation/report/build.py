@@ -1,4 +1,4 @@
-"""One self-contained page about a run: the worst misses and false alarms first, then scores, curves and tables.
+"""One self-contained page about a run: found, missed and false alarms, the worst of them, then curves and tables.
 
 Scores, maps and settings come from the raw results. If the images are gone, the page says so and shows everything else.
 """
@@ -19,12 +19,13 @@ from procon.evaluation.report.charts import safe_text
 from procon.evaluation.report.lineup import choose_variants, load_metrics, name_other_systems, title_of
 from procon.evaluation.report.views import View, open_view
 from procon.evaluation.runs.raw import Run, variant_name
+from procon.evaluation.runs.verdicts import BEST_F1
 from procon.files import atomic_text
 from procon.progress import Progress
 
 PAGE_BYTES = 6_500_000  # of cards on a page, so that it can be mailed
 _MAIN_SHARE = 0.6  # of these bytes, for the variant that is shown first
-_HIDDEN_SETTINGS = ("weights", "backbone", "image_size", "resize", "precision", "false_alarm_rate")
+_HIDDEN_SETTINGS = ("weights", "backbone", "image_size", "resize", "precision", "false_alarm_rate", "threshold_rule")
 
 
 def write_report(
@@ -88,8 +89,9 @@ def write_report(
 _SCALE = (
     '<p class="key">Colours mean the same in every picture of a category under a variant. The numbers on a bar are the '
     "median of the good test images (no colour), the value that one in a thousand of their pixels exceeds, and the "
-    "highest of any test image. Outlines run just outside the ground truth. The threshold with the best F1 was chosen "
-    "with the labels: it tells which images are hard, not how many mistakes to expect on others.</p>"
+    "highest of any test image. Outlines run just outside the ground truth. The threshold of the model "
+    "comes from training images alone. The best F1 that labels could choose tells which images are hard, not how many "
+    "mistakes to expect on others.</p>"
 )
 
 
@@ -152,6 +154,7 @@ def _settings(run: Run, titles: Mapping[str, str]) -> list[tuple[str, str]]:
         ("System", str(about.get("system", "unknown"))),
         ("Backbone", backbone_name(base) + (f", sha256 {digest}..." if digest else "")),
         ("Input", f"{size}, precision {base.precision}"),
+        ("Threshold", f"{base.threshold_rule}, false-alarm rate {base.false_alarm_rate:g}"),
     ]
     if isinstance(about.get("config"), dict):
         pairs.append(("Main variant", title))
@@ -163,16 +166,25 @@ def _settings(run: Run, titles: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def _summary_row(view: View, category: str, place: int) -> page.MetricsRow:
     defective = sum(view.raw.labels)
-    missed = f"{view.count_wrong(defective=True)} of {defective}"
-    false_alarms = f"{view.count_wrong(defective=False)} of {len(view.raw.labels) - defective}"
-    return f'<a href="#c{place}">{safe_text(category)}</a>', [missed, false_alarms], view.metrics
+    in_force = ["unknown"] * 3
+    if view.verdicts is not None:
+        found, good = view.verdicts.found, view.verdicts.good
+        threshold = f"{view.verdicts.calibration.threshold:.4f}"
+        in_force = [threshold, f"{defective - found} of {defective}", f"{good.flagged} of {good.images}"]
+    best = [str(view.count_wrong(defective=True)), str(view.count_wrong(defective=False))]
+    if view.label_threshold is None:
+        best = ["n/a"] * 2
+    return f'<a href="#c{place}">{safe_text(category)}</a>', [*in_force, *best], view.metrics
 
 
 def _summary(title: str, rows: Sequence[page.MetricsRow]) -> str:
     """A line for each category, and their mean."""
-    mean = [("Mean", ["", ""], _means([metrics for _, _, metrics in rows]))] if len(rows) > 1 else []
-    caption = f"{title}, in percent; missed and false alarms at the threshold with the best F1"
-    return page.metrics_table(caption, ["Category", "missed", "false alarms"], [*rows, *mean], rivals=False)
+    mean = [("Mean", [""] * 5, _means([metrics for _, _, metrics in rows]))] if len(rows) > 1 else []
+    caption = (
+        f"{title}: missed and false alarms at the threshold of the model, then at the {BEST_F1}; in percent: metrics"
+    )
+    headings = ["Category", "threshold", "missed", "false alarms", "best F1: missed", "best F1: false alarms"]
+    return page.metrics_table(caption, headings, [*rows, *mean], rivals=False)
 
 
 def _variants_table(run: Run, stored: Mapping[str, Sequence[str]], caption: str) -> str:

@@ -11,6 +11,7 @@ from procon.evaluation.report.charts import safe_text
 from procon.evaluation.report.lineup import title_of
 from procon.evaluation.report.pictures import PeakScale, load_input, load_mask, outline, paint_map
 from procon.evaluation.report.views import View
+from procon.evaluation.runs.verdicts import BEST_F1, KindTally
 from procon.vision.pictures import jpeg
 
 _MOST_CASES = 12  # misses and false alarms that are shown at most; of hidden regions, half as many
@@ -18,7 +19,7 @@ _UNFOLDED = 4  # cards of a list in view; the others unfold
 
 
 def view_section(view: View, title: str, variant: str, allowance: int, more: str) -> str:
-    """Metrics, cards and charts. Cards take ``allowance`` bytes; ``more`` is the command that shows more of them."""
+    """Verdicts, metrics, cards and charts. Cards take ``allowance`` bytes; ``more`` is the command that shows more."""
     lists = (
         (
             "Worst misses",
@@ -38,7 +39,7 @@ def view_section(view: View, title: str, variant: str, allowance: int, more: str
         ),
     )
     name = "" if title == title_of(variant, {}) else f" <code>{safe_text(variant)}</code>"
-    parts = [f"<p>{safe_text(title)}{name}</p>", page.metric_strip(view.metrics)]
+    parts = [f"<p>{safe_text(title)}{name}</p>", _verdict_table(view), page.metric_strip(view.metrics)]
     cards = _make_cards(view, [cases for _, _, cases in lists], allowance)
     if not any(cards):
         parts.append(f"<p>Pictures of this variant were left out to keep the page small: {safe_text(more)}</p>")
@@ -52,11 +53,58 @@ def view_section(view: View, title: str, variant: str, allowance: int, more: str
     return f'<div style="--bar:{view.scale.gradient()}">{"".join(parts)}</div>'
 
 
+def _verdict_table(view: View) -> str:
+    """Found and missed defects by kind and the false alarms, at the threshold of the model; then what it rests on."""
+    if view.verdicts is None:
+        return f'<p class="warn">{safe_text(view.unknown)}</p>'
+    good, defects, calibration = view.verdicts.good, list(view.verdicts.defects), view.verdicts.calibration
+    if len(defects) > 1:
+        defects.append(KindTally("all defects", view.verdicts.defective, view.verdicts.found))
+    rows = [[safe_text(kind), str(images), str(found), str(images - found), ""] for kind, images, found in defects]
+    rows.append(["good", str(good.images), "", "", str(good.flagged)])
+    table = page.html_table(
+        f"Test images at the threshold of the model, {calibration.threshold:.4f}",
+        ["Kind", "images", "found", "missed", "false alarms"],
+        rows,
+    )
+    notes = calibration.describe(view.raw.about.get("training", ()))
+    if good.images and view.verdicts.defective:
+        notes.append(f"F1 of images: {100 * view.verdicts.f1:.2f}; {BEST_F1}: {100 * view.metrics['i_f1']:.2f}")
+    pixels = view.verdicts.pixels
+    if pixels is not None:
+        notes.append(
+            f"{pixels.hit} of {pixels.regions} regions of the ground truth are hit above the pixel threshold "
+            f"{calibration.pixel_threshold:.4f}; F1 of pixels: {100 * pixels.f1:.2f}; {BEST_F1}: "
+            f"{100 * view.metrics['p_f1']:.2f}"
+        )
+    return table + page.note_list(notes)
+
+
 def _judged(view: View, errors: str, *, defective: bool) -> str:
-    if view.threshold is None:
-        return "All test images are of one kind, so there is no threshold to judge them by."
-    count = f"{view.count_wrong(defective)} of {view.raw.labels.count(defective)} are {errors}"
-    return f"At the threshold with the best F1 ({view.threshold:.4f}) {count}."
+    total, sentences = view.raw.labels.count(defective), []
+    if view.verdicts is not None:
+        wrong = sum(tally.missed for tally in view.verdicts.defects) if defective else view.verdicts.good.flagged
+        threshold = view.verdicts.calibration.threshold
+        sentences.append(f"At the threshold of the model ({threshold:.4f}) {wrong} of {total} are {errors}.")
+    if view.label_threshold is None:
+        sentences.append("All test images are of one kind, so labels could choose no threshold.")
+    else:
+        count = f"{view.count_wrong(defective)} of {total} are"
+        sentences.append(f"At the {BEST_F1} ({view.label_threshold:.4f}) {count}{'' if sentences else f' {errors}'}.")
+    return " ".join(sentences)
+
+
+def _verdict(view: View, index: int) -> str:
+    """What the threshold of the model makes of an image; if it is unknown, what the best F1 does."""
+    defective, chosen = view.raw.labels[index], ""
+    if view.verdicts is not None:
+        wrong = bool(view.verdicts.flagged[index]) != defective
+    elif view.label_threshold is not None:
+        wrong, chosen = view.wrong(index), " at the best F1"
+    else:
+        return ""
+    words = ("found", "missed") if defective else ("called good", "false alarm")
+    return f'<b class="{"wrong" if wrong else "right"}">{words[wrong]}{chosen}</b>'
 
 
 def _make_cards(view: View, lists: Sequence[Sequence[Case]], allowance: int) -> list[list[str]]:
@@ -88,17 +136,12 @@ def _make_card(view: View, case: Case) -> str:
     if part is not None:
         first = f'<div class="stack"><img src="{_data_uri(part)}" alt="{name}, input">{outlines}</div>'
     heat = _data_uri(paint_map(raw, case.index, view.scale, part))
-    verdict = ""
-    if view.wrong(case.index):
-        verdict = f'<b class="wrong">{"missed" if sample.defective else "false alarm"}</b>'
-    elif view.threshold is not None:
-        verdict = '<b class="right">called right</b>'
     rank = f"rank {1 + int((raw.scores > raw.scores[case.index]).sum())} of {len(raw.scores)}"
     return (
         f'<li><div class="pair"><figure>{first}<figcaption>input</figcaption></figure>'
         f'<figure><div class="stack"><img src="{heat}" alt="{name}, map of scores">{outlines}</div>'
         f"{_color_bar(view.scale)}</figure></div>"
-        f'<p class="say"><b class="score">{score:.4f}</b> {verdict} <span>{rank}</span></p>'
+        f'<p class="say"><b class="score">{score:.4f}</b> {_verdict(view, case.index)} <span>{rank}</span></p>'
         f'<p class="say">{safe_text(case.note)}</p><p class="file">{safe_text(sample.kind)} · {name}</p></li>'
     )
 

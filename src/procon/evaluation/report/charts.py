@@ -3,7 +3,7 @@
 import html
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,9 +39,10 @@ class ChartLine:
     steps: bool = False  # a value of y holds from the x before up to its own
 
 
-def draw_histogram(title: str, good: AnyFloats, defective: AnyFloats, threshold: float | None = None) -> str:
-    """Scores of good images upwards and of defective ones downwards from one axis, in the same bins."""
-    values = np.concatenate([good, defective]).astype(float)
+def draw_histogram(title: str, good: AnyFloats, defective: AnyFloats, thresholds: Mapping[str, float | None]) -> str:
+    """Scores of good images upwards and of defective ones downwards from one axis, with named ``thresholds``."""
+    cuts = [(name, value) for name, value in thresholds.items() if value is not None]
+    values = np.concatenate([good, defective, np.array([value for _, value in cuts])]).astype(float)
     low, high = float(values.min()), float(values.max())
     if high <= low:
         low, high = low - 0.5, high + 0.5
@@ -63,13 +64,13 @@ def draw_histogram(title: str, good: AnyFloats, defective: AnyFloats, threshold:
     parts += [_y_mark(middle - half, str(most)), _y_mark(middle, "0"), _y_mark(middle + half, str(most))]
     scale = (RIGHT - LEFT) / (high - low)
     parts += [_x_mark(LEFT + scale * (tick - low), text) for tick, text in choose_ticks(low, high)]
-    if threshold is not None:
-        x = LEFT + scale * (threshold - low)
+    for place, (name, value) in enumerate(cuts):
+        x = LEFT + scale * (value - low)
         side, gap = ("end", -5) if x > (LEFT + RIGHT) / 2 else ("start", 5)
         parts.append(
             f'<line class="cut" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{BOTTOM}"></line>'
-            f'<text class="soft" x="{x + gap:.1f}" y="{TOP + 16}" text-anchor="{side}">'
-            f"best F1 at {threshold:.3f}</text>"
+            f'<text class="soft" x="{x + gap:.1f}" y="{TOP + 16 + 14 * place}" text-anchor="{side}">'
+            f"{safe_text(name)} at {value:.3f}</text>"
         )
     parts.append(
         f'<rect class="good" x="{LEFT}" y="30" width="10" height="10"></rect>'

@@ -13,7 +13,7 @@ from procon.errors import ConfigError, ImageError
 from procon.evaluation.data.datasets import BENCHMARKS, Category, Dataset
 from procon.evaluation.metrics import PIXEL_KEYS, MetricValues, evaluate
 from procon.evaluation.paper.tables import HARD_RECIPE, SPM_RECIPE, final_point
-from procon.evaluation.runs.raw import SHARED, Run, variant_name
+from procon.evaluation.runs.raw import SHARED, Run, base_of, variant_name
 
 DRAWN_VARIANTS = 4  # of ours, with pictures and curves, at most; all are in the tables
 
@@ -33,7 +33,7 @@ def open_run(folder: Path) -> Run:
     title = BENCHMARKS[name].title if name in BENCHMARKS else root.name
     stored = sorted(path.name for path in (folder / "raw").glob("*") if path.is_dir())
     dataset = Dataset(name, title, root, tuple(stored), (), reader=refuse_category)
-    return Run(folder, dataset, Config.from_dict(document["settings"]))
+    return Run(folder, dataset, base_of(document))
 
 
 def load_metrics(run: Run, category: str, variant: str) -> MetricValues:

@@ -14,6 +14,7 @@ from procon.evaluation.report import charts
 from procon.evaluation.report.lineup import load_metrics
 from procon.evaluation.report.pictures import PeakScale
 from procon.evaluation.runs.raw import Raw, Run
+from procon.evaluation.runs.verdicts import ImageVerdicts, explain_unknown, judge_images
 
 _BINS = 1 << 14
 _QUANTILE = 0.999
@@ -37,7 +38,9 @@ class View:
 
     raw: Raw
     metrics: MetricValues
-    threshold: float | None  # the image threshold with the best F1
+    label_threshold: float | None  # the image threshold with the best F1 that labels could choose
+    verdicts: ImageVerdicts | None  # at the threshold of the model; None where that is unknown
+    unknown: str  # why it is unknown; empty where it is known
     scale: PeakScale
     masks: dict[int, Bools]  # by image; empty if any of them cannot be read
     regions: list[MaskRegion]  # the least visible first
@@ -51,10 +54,10 @@ class View:
         return float(np.interp(value, self.edges, self.rates))
 
     def wrong(self, index: int) -> bool:
-        """Whether the best threshold judges an image incorrectly."""
-        if self.threshold is None:
+        """Whether the threshold that labels could choose judges an image incorrectly."""
+        if self.label_threshold is None:
             return False
-        return (float(self.raw.scores[index]) >= self.threshold) != self.raw.labels[index]
+        return (float(self.raw.scores[index]) >= self.label_threshold) != self.raw.labels[index]
 
     @property
     def masks_unreadable(self) -> bool:
@@ -62,17 +65,20 @@ class View:
         return not self.pixel_curves and any(sample.mask is not None for sample in self.raw.samples)
 
     def count_wrong(self, defective: bool) -> int:
-        """Missed defective images, or false alarms."""
+        """Missed defective images, or false alarms, at the best F1 that labels could choose."""
         return sum(self.wrong(index) for index, label in enumerate(self.raw.labels) if label == defective)
 
     def draw_charts(self) -> dict[str, str]:
         """The charts ``histogram``, ``roc``, ``pr`` and ``pro`` as SVG."""
         labels, scores = np.array(self.raw.labels), self.raw.scores
+        cuts = {"best F1": self.label_threshold}
+        if self.verdicts is not None:
+            cuts = {"threshold": self.verdicts.calibration.threshold, **cuts}
         roc = self._lines("roc", {"images": "i_auroc", "pixels": "p_auroc"})
         pr = self._lines("pr", {"images": "i_ap", "pixels": "p_ap"})
         pro = self._lines("pro", {"regions": "aupro"})
         return {
-            "histogram": charts.draw_histogram("Image scores", scores[~labels], scores[labels], self.threshold),
+            "histogram": charts.draw_histogram("Image scores", scores[~labels], scores[labels], cuts),
             "roc": charts.draw_curves("ROC, area under it", roc, _RATE, "true positive rate"),
             "pr": charts.draw_curves("Precision over recall, AP", pr, "recall", "precision"),
             "pro": charts.draw_curves(
@@ -108,10 +114,13 @@ def open_view(run: Run, category: str, variant: str) -> View:
         good += 0 if raw.samples[index].defective else counts
         regions += [] if mask is None else _regions(index, values, mask)
         peak = max(peak, float(values.max()))
+    verdicts = judge_images(raw, run.base, maps, masks)
     return View(
         raw,
         load_metrics(run, category, variant),
         best_threshold(raw.scores, raw.labels),
+        verdicts,
+        explain_unknown(run, raw) if verdicts is None else "",
         PeakScale(*_normal_values(raw, good, edges), peak),
         {index: mask for index, mask in zip(indices, masks, strict=True) if mask is not None},
         sorted(regions, key=lambda region: (region.median, region.index)),

@@ -2,8 +2,10 @@
 
 ::
 
-    FOLDER/run.json                          dataset, where it is, settings that all variants share
-    FOLDER/raw/CATEGORY/VARIANT.npz          scores, patch maps, the test images with kind and mask, the whole Config
+    FOLDER/run.json                          dataset, where it is, settings that all variants share, rate and rule of
+                                             the threshold
+    FOLDER/raw/CATEGORY/VARIANT.npz          scores, patch maps, the test images with kind and mask, the Config;
+                                             with verdicts also leave-one-out scores of the training images
     FOLDER/metrics/CATEGORY/VARIANT.json     computed from the raw file; computed again when that is newer
     FOLDER/work/CATEGORY/                    tokens and residuals that variants share; may be deleted at any time
 
@@ -13,7 +15,7 @@ Files are written atomically, so repeating the command continues a run that was 
 import json
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from procon.arrays import Bools, Floats
+from procon.arrays import Bools, Floats, Reals
 from procon.config import Config, refuse
 from procon.errors import ConfigError
 from procon.evaluation.data.datasets import Dataset, Sample, open_dataset, read_mask
@@ -30,12 +32,15 @@ from procon.evaluation.runs.sweep import Sweep, VariantScores
 from procon.evaluation.runs.tokens import TokenCache
 from procon.files import atomic_path, atomic_text
 from procon.method.maps import pixel_map
+from procon.model.calibration import Calibration, GoodScore
 from procon.progress import Progress
 from procon.vision.backbone import Backbone
 from procon.vision.images import crop_origin
 
 SHARED = ("backbone", "weights", "image_size", "resize", "aspect", "tile", "precision")
 """Settings that all variants of a run share; the others tell its variants apart."""
+THRESHOLD_SETTINGS = ("false_alarm_rate", "threshold_rule")
+"""Settings that no raw result depends on: thresholds are computed from stored scores, at any rate and by any rule."""
 
 _MAPS_IN_RAM = 2**29  # bytes of pixel maps; more are computed again each time they are read
 
@@ -46,7 +51,7 @@ def variant_name(config: Config) -> str:
     parts = []
     for field in fields(Config):
         value = getattr(config, field.name)
-        if field.name in (*SHARED, "false_alarm_rate") or value == getattr(plain, field.name):
+        if field.name in (*SHARED, *THRESHOLD_SETTINGS) or value == getattr(plain, field.name):
             continue
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         parts.append(f"{field.name}={text}")
@@ -64,11 +69,20 @@ class Raw:
     blur_sigma: float
     resize: int | None
     about: dict[str, Any]  # everything else that was recorded: the Config, times, the system's name
+    good: Reals | None = None  # [T, 3]: GoodScore of each training image; [0, 3]: too few; None: not computed
 
     @property
     def labels(self) -> list[bool]:
         """Whether each image is defective."""
         return [sample.defective for sample in self.samples]
+
+    def calibrate(self, config: Config) -> Calibration | None:
+        """The threshold of the model at the rate and by the rule of ``config``; None where it is unknown."""
+        if self.good is None or not len(self.good):
+            return None
+        scores = [GoodScore(*row) for row in self.good.tolist()]
+        calibration = Calibration.of(scores, config.false_alarm_rate, config.threshold_rule)
+        return calibration if len(scores) > 1 else replace(calibration, kind="mirrored")
 
     def pixel_map(self, index: int) -> Floats:
         """The map of one image in pixels of the input, [height, width]."""
@@ -112,10 +126,13 @@ class PixelMaps:
 class Run:
     """A folder of raw results; opened by a command that adds to it, or by one that only reads."""
 
-    def __init__(self, folder: Path, dataset: Dataset, base: Config) -> None:
-        """A run in ``folder``; an existing run is continued if it has the same data and settings."""
+    def __init__(self, folder: Path, dataset: Dataset, base: Config, *, verdicts: bool = False) -> None:
+        """A run in ``folder``; an existing run is continued if it has the same data and settings.
+
+        With ``verdicts`` it scores the training images too, so that the threshold of the model is known.
+        """
         refuse(base, "bench")
-        self.folder, self.dataset, self.base = folder, dataset, base
+        self.folder, self.dataset, self.base, self.verdicts = folder, dataset, base, verdicts
         self._loaded: tuple[Config, torch.device, Backbone] | None = None
         shared = {name: base.to_dict()[name] for name in SHARED}
         about = {"dataset": dataset.name, "root": str(dataset.root.resolve()), "settings": shared}
@@ -135,7 +152,19 @@ class Run:
         if stored is None:
             raise ConfigError(f"{folder}: holds no run (no run.json); make one with procon bench or procon reproduce")
         dataset = open_dataset(Path(stored["root"]), stored["dataset"])
-        return cls(folder, dataset, Config.from_dict(stored["settings"]))
+        return cls(folder, dataset, base_of(stored))
+
+    def use_threshold(self, config: Config) -> None:
+        """Compute thresholds at the rate and by the rule of ``config`` from now on; ``run.json`` says so."""
+        self.base = replace(self.base, **{name: getattr(config, name) for name in THRESHOLD_SETTINGS})
+        self._write_about()
+
+    def _write_about(self) -> None:
+        threshold = {name: getattr(self.base, name) for name in THRESHOLD_SETTINGS}
+        document = {**self._about, "threshold": threshold}
+        if _read_json(self.folder / "run.json") != document:
+            with atomic_text(self.folder / "run.json") as stream:
+                json.dump(document, stream, indent=1)
 
     # ------------------------------------------------------------------------------------------------ raw results
 
@@ -144,8 +173,12 @@ class Run:
         return self.folder / "raw" / category / f"{variant}.npz"
 
     def has(self, category: str, config: Config) -> bool:
-        """Whether the raw results are there."""
-        return self.raw_path(category, variant_name(config)).exists()
+        """Whether the raw results are there, with scores of training images if this run has ``verdicts``."""
+        path = self.raw_path(category, variant_name(config))
+        if not self.verdicts or not path.exists():
+            return path.exists()
+        with np.load(path, allow_pickle=False) as stored:
+            return "good" in stored
 
     def stored(self) -> dict[str, list[str]]:
         """The variants that are there, by category."""
@@ -157,15 +190,15 @@ class Run:
     def write(self, category: str, variant: str, scored: VariantScores, samples: Sequence[Sample], about: Any) -> None:
         """Store raw results; ``about`` needs ``size`` and may hold ``blur_sigma``, ``resize`` and anything JSON."""
         if not (self.folder / "run.json").exists():
-            with atomic_text(self.folder / "run.json") as stream:
-                json.dump(self._about, stream, indent=1)
+            self._write_about()
         root = self.dataset.root
         tests = [[_relative(s.path, root), s.kind, s.mask and _relative(s.mask, root)] for s in samples]
         document = json.dumps({**about, "category": category, "variant": variant, "images": tests})
         path = self.raw_path(category, variant)
         with atomic_path(path) as temporary, temporary.open("wb") as stream:
             text = np.frombuffer(document.encode(), np.uint8)
-            np.savez(stream, scores=scored.scores, maps=scored.maps, about=text)
+            arrays: dict[str, Any] = {"scores": scored.scores, "maps": scored.maps, "about": text}
+            np.savez(stream, **arrays, **({} if scored.good is None else {"good": scored.good}))
 
     def about(self, category: str, variant: str) -> dict[str, Any]:
         """What was recorded with raw results, without reading them."""
@@ -181,10 +214,12 @@ class Run:
         with np.load(path, allow_pickle=False) as stored:
             about = json.loads(bytes(stored["about"]))
             scores, maps = stored["scores"], stored["maps"]
+            good = stored.get("good")
         root = self.dataset.root
         samples = tuple(Sample(root / image, kind, mask and root / mask) for image, kind, mask in about["images"])
         height, width = about["size"]
-        return Raw(scores, maps, samples, (height, width), about.get("blur_sigma", 0.0), about.get("resize"), about)
+        size, blur = (height, width), about.get("blur_sigma", 0.0)
+        return Raw(scores, maps, samples, size, blur, about.get("resize"), about, good)
 
     # ------------------------------------------------------------------------------------------------ metrics
 
@@ -218,14 +253,17 @@ class Run:
         todo = self._todo(category, variants)
         if todo:
             sweep, weights = self._open_sweep(category, todo, device, on_progress)
-            samples = self.dataset.category(category).test
+            images = self.dataset.category(category)
+            training = [_relative(path, self.dataset.root) for path in images.train]
 
             def write_variant(config: Config, scored: VariantScores) -> None:
-                about: dict[str, Any] = {"config": config.to_dict(), "size": config.input_size, "system": "procon"}
+                settings = {name: value for name, value in config.to_dict().items() if name not in THRESHOLD_SETTINGS}
+                about: dict[str, Any] = {"config": settings, "size": config.input_size, "system": "procon"}
                 about |= {"blur_sigma": config.blur_sigma, "resize": config.resize, "weights": weights}
-                self.write(category, variant_name(config), scored, samples, about)
+                about |= {"training": training} if self.verdicts else {}
+                self.write(category, variant_name(config), scored, images.test, about)
 
-            sweep.run(todo.values(), write_variant, on_progress)
+            sweep.run(todo.values(), write_variant, on_progress, verdicts=self.verdicts)
         if not keep_work:
             shutil.rmtree(self._work(category), ignore_errors=True)
 
@@ -277,7 +315,7 @@ class Run:
         tokens = TokenCache(work / "tokens", images, rows * columns, backbone.architecture.hidden, identity)
         if tokens.missing(backbone.layers):
             tokens.fill(backbone, self.base, lambda done, total: on_progress("reading images", done, total))
-        sweep = Sweep(work / "residuals", tokens, len(category.train), backbone.architecture, device)
+        sweep = Sweep(work / "residuals", tokens, len(category.train), backbone)
         return sweep, backbone.sha256
 
 
@@ -289,6 +327,11 @@ def measure_raw(raw: Raw) -> MetricValues:
     sources = dict.fromkeys(IMAGE_KEYS, image) | dict.fromkeys(PIXEL_KEYS, pixel)
     reasons = {key: source.reasons[key] for key, source in sources.items() if key in source.reasons}
     return MetricValues({key: source[key] for key, source in sources.items()}, reasons)
+
+
+def base_of(document: Mapping[str, Any]) -> Config:
+    """The settings that ``run.json`` holds."""
+    return Config.from_dict({**document["settings"], **document.get("threshold", {})})
 
 
 def _relative(path: Path, root: Path) -> str:

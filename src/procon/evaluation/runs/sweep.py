@@ -3,7 +3,7 @@
 A variant is a :class:`Config`. What variants have in common is computed once: the tokens of a block, the coreset of a
 memory (a smaller bank of the same seed is the beginning of a larger one), the residuals of a bank. Only the fusion, a
 few operations on small arrays, is computed for each variant. The scores are those of
-``Detector(config).fit(...).predict(...)``, bit for bit on a CPU.
+``Detector(config).fit(...).predict(...)``, bit for bit on a CPU, and so are the scores of its training images.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from procon.arrays import Floats
+from procon.arrays import Floats, Reals
 from procon.config import Config
 from procon.errors import ConfigError
 from procon.evaluation.runs.tokens import TokenCache
@@ -26,9 +26,9 @@ from procon.files import atomic_path
 from procon.method.consensus import bank_consensus, lower_quartile, median, top_mean
 from procon.method.neighbors import nearest_in_banks
 from procon.method.score import fuse_layers, layer_scales, neighbors_of, read_layer, read_neighbors, shift_maps
-from procon.model.fitting import needs_measuring
-from procon.model.memory import LayerMemory
-from procon.model.reader import Embedding
+from procon.model.fitting import calibrate_memory, needs_measuring
+from procon.model.memory import LayerMemory, Memory
+from procon.model.reader import Embedding, Extractor, Reader
 from procon.model.selection import (
     IN_RAM_BYTES,
     FeatureStore,
@@ -37,8 +37,9 @@ from procon.model.selection import (
     select_anchors,
     selection_grid,
 )
+from procon.model.training import TrainingImage
 from procon.progress import Progress
-from procon.vision.weights import Architecture
+from procon.vision.backbone import Backbone
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class VariantScores:
 
     scores: Floats  # [N]
     maps: Floats  # [N, rows, columns]: patch scores
+    good: Reals | None = None  # [T, 3]: GoodScore of each training image; [0, 3]: too few; None: not asked for
 
 
 @dataclass(frozen=True)
@@ -74,24 +76,33 @@ class _Part:
 class Sweep:
     """The variants of one category: ``tokens`` hold its ``train`` good images first, then its test images."""
 
-    def __init__(
-        self, folder: Path, tokens: TokenCache, train: int, architecture: Architecture, device: torch.device
-    ) -> None:
+    def __init__(self, folder: Path, tokens: TokenCache, train: int, backbone: Backbone) -> None:
         self._folder, self._tokens, self._train = folder, tokens, train
-        self._architecture, self._device = architecture, device
+        self._backbone, self._device = backbone, backbone.device
         self._embeddings: dict[Config, Embedding] = {}
 
     def run(
-        self, variants: Iterable[Config], on_variant: Callable[[Config, VariantScores], None], on_progress: Progress
+        self,
+        variants: Iterable[Config],
+        on_variant: Callable[[Config, VariantScores], None],
+        on_progress: Progress,
+        *,
+        verdicts: bool = False,
     ) -> None:
-        """Score the test images under every variant; ``on_variant`` is called as soon as one is complete."""
+        """Score the test images under every variant; ``on_variant`` is called as soon as one is complete.
+
+        With ``verdicts`` the training images are scored too, for the threshold: about one more search for each.
+        """
         waiting = {config: self._parts(config) for config in variants}
         missing = self._missing(waiting)
         tick = self._ticks(missing.values(), on_progress)
 
         def finish_variants() -> None:
             for config in [config for config, parts in waiting.items() if all(map(self._is_complete, parts))]:
-                on_variant(config, self._fuse(config, waiting.pop(config)))
+                scored = self._fuse(config, waiting.pop(config))
+                on_variant(
+                    config, replace(scored, good=self._score_training(config, on_progress)) if verdicts else scored
+                )
 
         finish_variants()
         for parts in missing.values():
@@ -158,7 +169,7 @@ class Sweep:
 
     def _embedding(self, config: Config) -> Embedding:
         if config not in self._embeddings:
-            self._embeddings[config] = Embedding(self._architecture, config, self._device)
+            self._embeddings[config] = Embedding(self._backbone.architecture, config, self._device)
         return self._embeddings[config]
 
     def _size(self, config: Config) -> int:
@@ -184,11 +195,10 @@ class Sweep:
             for image, features in enumerate(self._embed(embedding, index, range(self._train))):
                 store.put(image, [features])
                 tick()
-            picks = self._picks(store, embedding.selections[index], parts)
+            picks = self._picks(store, 0, parts)
 
             def make_layer(banks: int, part: _Part) -> LayerMemory:
-                layer = gather_layer(store, 0, picks[:banks, : self._size(part.config)])
-                return layer.compressed(part.config.compression).to(self._device)
+                return self._gather(store, 0, picks[:banks], part.config)
 
             for alike in _group_by(parts, self._search_key).values():
                 layer = make_layer(max(part.banks for part in alike), alike[0])
@@ -222,7 +232,12 @@ class Sweep:
         for tokens in self._tokens.load_tokens(embedding.blocks(index), images):
             yield embedding.embed_memory(index, [layer.to(self._device) for layer in tokens])
 
-    def _picks(self, store: FeatureStore, selection: Tensor | None, parts: list[_Part]) -> Tensor:
+    def _gather(self, store: FeatureStore, layer: int, picks: Tensor, config: Config) -> LayerMemory:
+        """The banks of ``config`` from the ``picks`` of banks that are at least as large."""
+        gathered = gather_layer(store, layer, picks[:, : self._size(config)])
+        return gathered.compressed(config.compression).to(self._device)
+
+    def _picks(self, store: FeatureStore, layer: int, parts: list[_Part]) -> Tensor:
         """The patches of the largest bank that any of the parts needs, [banks, size]; stored for the next command."""
         config, name = parts[0].config, parts[0].memory + "-picks"
         size = max(self._size(part.config) for part in parts)
@@ -231,7 +246,8 @@ class Sweep:
             stored = torch.from_numpy(self._load(name))
             if stored.shape[0] >= banks and stored.shape[1] >= size:
                 return stored
-        grid = selection_grid(store, 0, selection, self._device)
+        selection = self._embedding(config).selections[parts[0].index]
+        grid = selection_grid(store, layer, selection, self._device)
         picks = select_anchors(grid, size, replace(config, banks=banks).bank_seeds, config.coreset).cpu()
         self._save(name, picks.numpy())
         return picks
@@ -259,6 +275,24 @@ class Sweep:
             readings = (read_layer(features, layer, config, neighbors=True) for features in tested)
             relative = [reading.relative_to(levels)[0].cpu().numpy() for reading in readings]
             self._save(part.key + "-relative", np.stack(relative))
+
+    def _score_training(self, config: Config, on_progress: Progress) -> Reals:
+        """The leave-one-out scores [T, 3] of the training images, as a detector has them; [0, 3] if too few."""
+        embedding, patches, paths = self._embedding(config), config.grid[0] * config.grid[1], self._tokens.images
+        images = tuple(TrainingImage(str(path), config.input_size, "") for path in paths[: self._train])
+        with FeatureStore(self._train, patches, embedding.dims) as store, torch.inference_mode():
+            for image, tokens in enumerate(self._tokens.load_tokens(embedding.layers, range(self._train))):
+                store.put(image, embedding.embed([layer.to(self._device) for layer in tokens]))
+            layers = tuple(
+                self._gather(store, part.index, self._picks(store, part.index, [part])[: part.banks], config)
+                for part in self._parts(config)
+            )
+            # The backbone in use returns the blocks of all variants; a single image has to pass that of this one.
+            backbone = self._backbone if self._train > 1 else Backbone.load(config, self._device)
+            reader, memory = Reader(Extractor(backbone, config), config), Memory(layers, images, patches)
+            good = reader.stream(store, images)
+            calibration = calibrate_memory(reader, memory, good, paths[: self._train], on_progress)[1]
+        return np.array([] if calibration is None else calibration.good_scores, np.float64).reshape(-1, 3)
 
     def _fuse(self, config: Config, parts: list[_Part]) -> VariantScores:
         def load_all(extra: str) -> list[Tensor]:
