@@ -1,6 +1,5 @@
 """What an operator does, in a real Chromium against a real server process."""
 
-import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,16 +9,11 @@ import numpy as np
 import pytest
 
 from procon import Detector
+from tests.chromium import chromium
 from tests.server.process import ServerProcess, serving, tiny_settings, wait_for
 from tests.server.test_api import png
 
 pytestmark = pytest.mark.browser
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
-    *("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"),
-]
 
 # Sums what moved without the user having asked for it, as browsers measure it.
 _SHIFTS = """
@@ -32,13 +26,8 @@ new PerformanceObserver((list) => {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium here")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -383,7 +372,7 @@ def test_a_token_is_asked_for_once(browser: Any, tmp_path: Path, detector: Detec
         page.context.close()
 
 
-def test_a_lost_connection_is_told_and_mended(
+def test_a_lost_connection_is_shown_and_restored(
     browser: Any, tmp_path: Path, detector: Detector, tiny_backbone: Path
 ) -> None:
     detector.save(tmp_path / "disc.procon")

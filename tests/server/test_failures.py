@@ -24,6 +24,7 @@ from procon.server import jobs as jobs_module
 from procon.server.app import create_app
 from procon.server.models import Models
 from procon.server.threads import guarded_thread
+from tests.chromium import chromium
 from tests.conftest import part_pixels
 from tests.server.process import ServerProcess, serving, tiny_settings, wait_for
 from tests.server.test_api import client_of, encoded, png, predict, ready, service_of, settings
@@ -216,6 +217,33 @@ def test_on_a_full_disk_parts_are_scored_and_keeping_them_begins_again(
         rows = {row["digest"] for row in service.store._rows("SELECT digest FROM parts")}
         files = {path.stem for path in (small_disk / "state" / "parts").rglob("*") if path.is_file()}
         assert files == rows
+
+
+@pytest.mark.browser
+def test_the_page_says_that_parts_are_not_kept_and_when_that_is_over(
+    tmp_path: Path, small_disk: Path, detector: Detector
+) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    detector.save(models / "disc.procon")
+    part = {"name": "part.png", "mimeType": "image/png", "buffer": png(3, defect=True)}
+    with chromium() as browser, serving(models, "--state", str(small_disk / "state")) as server:
+        page = browser.new_page()
+        page.goto(server.url)
+        wait_for(lambda: page.input_value("#model") == "disc")
+        assert page.is_hidden("#problems")
+        filler = fill(small_disk)
+        page.set_input_files("#files", [part])
+        wait_for(lambda: page.inner_text("#learned") == f"Not kept for review: {_FULL}")
+        assert "Anomalous" in page.inner_text("#verdict .word")
+        wait_for(lambda: page.is_visible("#problems"))
+        assert page.inner_text("#problems") == f"scored parts are not kept for review: {_FULL}"
+        filler.unlink()  # the server looks for space by itself
+        wait_for(lambda: page.is_hidden("#problems"))
+        page.set_input_files("#files", [part])
+        wait_for(lambda: page.is_enabled("#was-good"))
+        assert page.inner_text("#learned").strip() == ""
+        page.close()
 
 
 def test_the_next_part_that_can_be_kept_ends_the_problem(
