@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect
 from procon import Detector
 from procon.errors import ConfigError
 from procon.results.inspection import inspect
-from procon.server import service as service_module
+from procon.server import parts
 from procon.server.app import create_app
 from procon.server.scheduler import Work
 from procon.server.security import is_local_host
@@ -541,7 +541,7 @@ def test_verdicts_keep_the_image_as_it_was_sent(client: TestClient) -> None:
 def test_old_images_give_way_to_new_ones(
     tmp_path: Path, detector: Detector, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_module, "_PRUNE_EVERY", 1)
+    monkeypatch.setattr(parts, "_PRUNE_EVERY", 1)
     detector.save(tmp_path / "disc.procon")
     size = len(png(0))
     with client_of(settings(tmp_path, tiny_backbone, limits=Limits(kept_bytes=3 * size, kept_verdicts=5))) as client:

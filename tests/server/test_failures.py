@@ -198,7 +198,8 @@ def test_on_a_full_disk_parts_are_scored_and_keeping_them_begins_again(
         health = client.get("/readyz")
         assert health.status_code == 200
         assert health.json()["problems"] == [f"scored parts are not kept for review: {_FULL}"]
-        service.check_storage()  # still full
+        service.parts.check_storage()  # still full
+        assert not service.store._rows("SELECT name FROM sqlite_master WHERE name = 'probe'")
         assert service.problems
         # What must be on the disk before its answer is refused, and nothing of it stays.
         said = client.post("/v1/models/disc/partial_fit", files=[("images", ("a.png", png(60)))])
@@ -208,7 +209,7 @@ def test_on_a_full_disk_parts_are_scored_and_keeping_them_begins_again(
         assert not list((small_disk / "state").rglob("*.partial"))
 
         filler.unlink()
-        service.check_storage()
+        service.parts.check_storage()
         assert client.get("/readyz").json() == {"status": "ready", "problems": []}
         again = predict(client, png(77)).json()
         assert again["id"] > first["id"] and again["not_kept"] is None

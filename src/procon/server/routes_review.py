@@ -52,7 +52,7 @@ def router(service: Service) -> APIRouter:
     @routes.get("/verdicts/{number}/image", response_class=Response, responses=content(*MEDIA_TYPES.values()))
     def image(number: RowNumber) -> Response:
         """The part as it was sent, while it is stored."""
-        data, ending = service.part_image(find_verdict(number)["digest"])
+        data, ending = service.parts.image(find_verdict(number)["digest"])
         return Response(data, media_type=MEDIA_TYPES[ending], headers=_CACHED)
 
     @routes.post("/verdicts/{number}/feedback")
@@ -68,7 +68,7 @@ def router(service: Service) -> APIRouter:
             raise RequestError(409, "the feedback about this part is being taken back; wait for it")
         model = row["model"]
         if given.label == "good" and service.models.get(model).exported is None:
-            feedback = service.accept_good(model, *service.part_image(row["digest"]), row)
+            feedback = service.accept_good(model, *service.parts.image(row["digest"]), row)
             service.jobs.queue_lesson(model)
         else:
             feedback = service.note(model, given.label, row["digest"], None, row)

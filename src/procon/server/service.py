@@ -20,11 +20,12 @@ from starlette.requests import ClientDisconnect
 from procon.detector import Detector
 from procon.errors import ConfigError, ProconError
 from procon.prediction import Explanation, Prediction
-from procon.server.disk import describe_storage_error, lock_folder, write_durable, write_quick
+from procon.server.disk import describe_storage_error, lock_folder, write_durable
 from procon.server.engine import Engine, group_sizes
 from procon.server.jobs import Jobs
 from procon.server.metrics import ServerMetrics
 from procon.server.models import Models, ServedModel, share_backbone
+from procon.server.parts import KeptParts
 from procon.server.request_errors import Redactor, RequestError
 from procon.server.scheduler import DeviceWorker, Queue, Work
 from procon.server.settings import Settings
@@ -33,14 +34,10 @@ from procon.server.threads import guarded_thread
 from procon.server.uploads import Header, Upload, decode, read_header
 from procon.vision.backbone import Backbone, resolve_device
 from procon.vision.images import Picture
-from procon.vision.pictures import jpeg, shrink
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-_THUMBNAIL = 160  # pixels
-_PRUNE_EVERY = 200  # verdicts
-_PROBE_BYTES = 256 * 1024  # that must fit on a disk that was full before it counts as having space
 _JOIN_SECONDS = 10.0  # a model that is being loaded when the server stops is not waited for longer
 
 
@@ -75,6 +72,7 @@ class Service:
         self.queue = Queue(images, limits.queue_bytes, limits.queue_seconds, least=os.cpu_count() or 2)
         self.worker = DeviceWorker(batch, settings.window_seconds, self.queue, self.crash)
         self.models = Models(settings, self._load, self.redact, self.notify)
+        self.parts = KeptParts(state / "parts", self.store, limits, self.redact, self.notify)
         self.metrics = ServerMetrics(self._gauges)
         self.jobs = Jobs(settings, self.store, self.models, self.redact, self._settle_learned, self.notify, self.crash)
         self._watcher = guarded_thread("procon-watch", self._watch, self.crash)
@@ -82,11 +80,8 @@ class Service:
         self.version = 0  # incremented with every change that a page may show
         self.stopping = False
         self.failure: ProconError | None = None  # why it could not start, or had to stop
-        self.storage_error: str | None = None  # why verdicts and copies of parts cannot be stored at the moment
         self._pool = ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2)), thread_name_prefix="procon-images")
-        self._since_pruned = 0
         self._backbones: WeakSet[Backbone] = WeakSet()
-        self._parts = state / "parts"
 
     async def start(self) -> None:
         """Start all threads; models are loaded in the background."""
@@ -123,7 +118,7 @@ class Service:
     def _watch(self) -> None:
         """Look for changed models, and for space on a disk that was full, until the server stops."""
         while True:
-            for look in (self.models.scan, self.check_storage):
+            for look in (self.models.scan, self.parts.check_storage):
                 try:
                     look()
                 except Exception:
@@ -134,27 +129,8 @@ class Service:
     @property
     def problems(self) -> list[str]:
         """What does not work at the moment while images are still scored, in sentences."""
-        storage = f"scored parts are not kept for review: {self.storage_error}"
-        return [*([storage] if self.storage_error else []), *self.models.problems]
-
-    def check_storage(self) -> None:
-        """Find out whether a disk that was full has space again."""
-        if self.storage_error is not None:
-            try:
-                write_durable(self._parts / ".probe", bytes(_PROBE_BYTES))
-                (self._parts / ".probe").unlink()
-                self.store.check_writable()
-            except (OSError, sqlite3.Error) as error:
-                self._set_storage_error(error)
-            else:
-                self._set_storage_error(None)
-
-    def _set_storage_error(self, error: Exception | None) -> None:
-        reason = None if error is None else self.redact(describe_storage_error(error))
-        if reason != self.storage_error:
-            self.storage_error = reason
-            _log.warning("storing parts for review: %s", reason or "it works again")
-            self.notify()
+        storage = f"scored parts are not kept for review: {self.parts.error}"
+        return [*([storage] if self.parts.error else []), *self.models.problems]
 
     def _load(self, path: Path, name: str) -> Detector:
         training = self.jobs.training_folder(name)
@@ -207,8 +183,8 @@ class Service:
             def finish() -> T:
                 prediction = model.engine.judge(picture, measured)
                 self.metrics.count_score(model.name, prediction.score, prediction.is_anomalous)
-                number = self._try_keep(model, upload, header, picture, prediction) if keep else None
-                not_kept = self.storage_error if keep and number is None else None
+                number = self.parts.keep(model, upload, header, picture, prediction) if keep else None
+                not_kept = self.parts.error if keep and number is None else None
                 return respond(InspectedPart(model, upload, picture, prediction, number, not_kept))
 
             return await self.in_pool(finish)
@@ -255,71 +231,6 @@ class Service:
         header = read_header(upload.data, self.settings.limits)
         place.enter_context(self.queue.place(header.cost))
         return header, decode(upload.data)
-
-    # ------------------------------------------------------------------------------------------- stored verdicts
-
-    def _try_keep(
-        self, model: ServedModel, upload: Upload, header: Header, picture: Picture, prediction: Prediction
-    ) -> int | None:
-        """Store a verdict and return its number; None if the disk is full or broken: the score matters more."""
-        try:
-            number = self._keep(model, upload, header, picture, prediction)
-        except (OSError, sqlite3.Error) as error:
-            self._set_storage_error(error)
-            return None
-        self._set_storage_error(None)
-        return number
-
-    def _keep(
-        self, model: ServedModel, upload: Upload, header: Header, picture: Picture, prediction: Prediction
-    ) -> int:
-        """Store a verdict and, within the limit, its image; returns the number of the verdict."""
-        limits, digest = self.settings.limits, upload.digest
-        path = self._part_file(digest, header.ending)
-        is_new = bool(limits.kept_bytes) and not path.exists()
-        verdict = {
-            "model": model.name,
-            "revision": model.revision,
-            "name": upload.name,
-            "digest": digest,
-            "width": picture.size[1],
-            "height": picture.size[0],
-            "score": prediction.score,
-            "p_value": prediction.p_value,
-            "threshold": prediction.threshold,
-            "is_anomalous": prediction.is_anomalous,
-            "regions": [region.to_dict() for region in prediction.regions],
-            "thumbnail": jpeg(shrink(picture.rgb8(), _THUMBNAIL), quality=80),
-        }
-        image = (header.ending, len(upload.data)) if limits.kept_bytes else None
-        if is_new:
-            write_quick(path, upload.data)
-        try:
-            number = self.store.add_verdict(verdict, image)
-        except sqlite3.Error:
-            if is_new:  # no row would ever name it
-                path.unlink(missing_ok=True)
-            raise
-        self._since_pruned += 1
-        if self._since_pruned >= _PRUNE_EVERY:
-            self._since_pruned = 0
-            for unused in self.store.prune(limits.kept_bytes, limits.kept_verdicts):
-                self._part_file(*unused).unlink(missing_ok=True)
-        self.notify()
-        return number
-
-    def _part_file(self, digest: str, ending: str) -> Path:
-        return self._parts / digest[:2] / f"{digest}{ending}"
-
-    def part_image(self, digest: str) -> tuple[bytes, str]:
-        """The image file of a verdict and its ending; refused if it is no longer stored."""
-        ending = self.store.image_ending(digest)
-        try:
-            if ending is not None:
-                return self._part_file(digest, ending).read_bytes(), ending
-        except OSError:
-            pass
-        raise RequestError(410, "the image of this part is no longer stored")
 
     # --------------------------------------------------------------------------------------------------- feedback
 

@@ -62,6 +62,7 @@ class Store:
     def check_writable(self) -> None:
         """Write into the database, as a test; an sqlite3.Error says why that fails."""
         with self._lock, self._safe as connection:
+            connection.execute("BEGIN IMMEDIATE")  # so that nothing is left of a write that fails
             connection.execute("CREATE TABLE probe (bytes BLOB)")
             connection.execute("INSERT INTO probe VALUES (zeroblob(65536))")
             connection.execute("DROP TABLE probe")
