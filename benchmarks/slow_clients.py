@@ -42,7 +42,7 @@ def measure(
     for _ in range(2):
         alone.add(closed(port, bodies, clients, seconds))
         with slow_crowd(port, count, path) as counts:
-            time.sleep(5)  # until all are connected
+            time.sleep(15)  # until all are connected, and the readers have their first answers
             among.add(closed(port, bodies, clients, seconds))
         outcomes = ", ".join(f"{kind}: {number}" for kind, number in sorted(counts.items()))
         time.sleep(2)

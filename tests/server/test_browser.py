@@ -1,5 +1,6 @@
 """What an operator does, in a real Chromium against a real server process."""
 
+import io
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from procon import Detector
+from procon.results import rendering
 from tests.chromium import chromium
 from tests.server.process import ServerProcess, serving, tiny_settings, wait_for
 from tests.server.test_api import png
@@ -95,19 +97,28 @@ def heat_alpha(page: Any) -> Any:
     return np.array(flat).reshape(-1, width)
 
 
-def test_a_part_is_scored_and_its_heat_map_lies_over_it(page: Any) -> None:
+def expected_alpha(server: ServerProcess, data: bytes) -> Any:
+    """The opacity [H, W] that reports would give the heat map of an image, the strongest being opaque."""
+    with server.client() as client:
+        scale = client.get("/v1/models/disc").json()["threshold"]
+        content = client.post("/v1/models/disc/predict?output=map&keep=false", content=data).content
+    level = (np.load(io.BytesIO(content)) - scale["typical"]) / (scale["usual_peak"] - scale["typical"])
+    return 255 * np.interp(level, rendering._STOPS, rendering._OPACITY) / rendering._OPACITY[-1]
+
+
+def test_a_part_is_scored_and_its_heat_map_lies_over_it(page: Any, server: ServerProcess) -> None:
     choose(page, 3, defect=True)
     assert "score 1.1" in verdict(page, "Anomalous")
     alpha = heat_alpha(page)
-    assert alpha.shape == (96, 80)
-    assert alpha[45:55, 35:45].mean() > 128 > alpha[:10].mean()  # the defect glows, the ground does not
+    assert alpha.shape == (96, 80) and alpha[45:55, 35:45].mean() > 128
+    np.testing.assert_allclose(alpha, expected_alpha(server, png(3, defect=True)), atol=2)
     assert page.locator("#regions li").count() >= 1
     assert "this part 1.1" in page.inner_text("#axis") and "threshold 0." in page.inner_text("#axis")
     frame, photo = page.locator("#frame").bounding_box(), page.locator("#heat").bounding_box()
     assert frame == photo
     choose(page, 50)
     verdict(page, "Good")
-    assert heat_alpha(page).max() < 200
+    np.testing.assert_allclose(heat_alpha(page), expected_alpha(server, png(50)), atol=2)
 
 
 def test_the_opacity_slider_fades_the_map(page: Any) -> None:
@@ -394,12 +405,10 @@ def test_a_lost_connection_is_shown_and_restored(
 
 
 def test_the_colours_are_those_of_reports(browser: Any, server: ServerProcess) -> None:
-    from procon.results import rendering as render
-
     page = browser.new_context().new_page()
     page.goto(server.url)
     found = page.evaluate("import('/static/heat.js').then((m) => [m.STOPS, m.COLORS, m.OPACITY])")
-    assert found == [render._STOPS.tolist(), render._COLORS.tolist(), render._OPACITY.tolist()]
+    assert found == [rendering._STOPS.tolist(), rendering._COLORS.tolist(), rendering._OPACITY.tolist()]
     page.context.close()
 
 

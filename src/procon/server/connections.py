@@ -82,9 +82,15 @@ class Connection(HttpToolsProtocol):
         self._unread_since = self._unread_since or now
         self._unread_bytes = max(self._unread_bytes, self.unread)
         too_slow = now - self._unread_since > _GRACE_SECONDS + self._unread_bytes / limits.least_rate
-        others = [other.unread for other in self.connections if isinstance(other, Connection)]
-        if too_slow or (sum(others) > limits.unread_bytes and self.unread == max(others)):
+        if too_slow or self._is_largest_of_too_many():
             self.transport.abort()
+
+    def _is_largest_of_too_many(self) -> bool:
+        """Whether the answers that wait are too large together, and this one is the largest."""
+        if self.unread * len(self.connections) <= self._limits.unread_bytes:
+            return False  # the largest of too many is above the mean
+        others = [other.unread for other in self.connections if isinstance(other, Connection)]
+        return sum(others) > self._limits.unread_bytes and self.unread == max(others)
 
     def _refuse(self, status: int, message: str) -> None:
         content = json.dumps({"error": message})

@@ -148,6 +148,7 @@ class ThresholdAnswer(BaseModel):
     rule: ThresholdRule = Field(description="robust: aims at the rate; guarantee: promises it, as far as it can.")
     pixel: float
     typical: float
+    usual_peak: float = Field(description="Heat-map value that few good images reach: painted strongly.")
     by_hand: bool
     kind: str
     guaranteed: bool

@@ -25,6 +25,7 @@ def threshold_answer(model: ServedModel, calibration: Calibration) -> schemas.Th
         rule=calibration.rule,
         pixel=calibration.pixel_threshold,
         typical=calibration.typical,
+        usual_peak=calibration.usual_peak,
         by_hand=calibration.fixed is not None,
         kind=calibration.kind,
         guaranteed=calibration.kind == "held-out" and calibration.rule == "guarantee" and not calibration.kept,

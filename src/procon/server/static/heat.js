@@ -4,7 +4,7 @@ export const STOPS = [0.55, 0.8, 1.0, 1.4, 2.0];
 export const COLORS = [[255, 236, 130], [255, 205, 60], [250, 120, 30], [224, 30, 60], [150, 0, 110]];
 export const OPACITY = [0.0, 0.2, 0.38, 0.5, 0.58];
 
-/** [red, green, blue, alpha 0..1] of a level: 0 is a typical good patch, 1 the pixel threshold. */
+/** [red, green, blue, alpha 0..1] of a level: 0 is a typical good patch, 1 a value that few good images reach. */
 export function colorOf(level) {
   const last = STOPS.length - 1;
   if (level <= STOPS[0]) return [...COLORS[0], OPACITY[0]];

@@ -116,7 +116,7 @@ function render() {
     $("#axis-words").textContent = `Of ${plural(threshold.good_scores.length, "good image")} behind this model, ${above || "none"} ` +
       `${above > 1 ? "score" : "scores"} as high. About ${percent(threshold.promised_rate)} of good parts exceed the threshold.`;
   }
-  const low = threshold?.typical ?? 0.4, high = answer.pixel_threshold ?? 0.8;
+  const low = threshold?.typical ?? 0.4, high = threshold?.usual_peak ?? 0.8;
   if (answer.map) paint($("#heat"), answer.map, low, high);
   const marks = $("#marks");
   marks.setAttribute("viewBox", `0 0 ${answer.width} ${answer.height}`);
