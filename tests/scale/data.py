@@ -48,7 +48,7 @@ def count(notes: Path, name: str) -> int:
 
 
 def finish_slowly(
-    notes: Path, spec: RunSpec, category: str, wanted: list[Config], device: str, keep: bool, report: Progress
+    notes: Path, spec: RunSpec, category: str, wanted: list[Config], device: str, report: Progress
 ) -> None:
     """The unit of a category that says it began, and the first time "plate" is scored, waits to be killed."""
     with (notes / category).open("a") as stream:
@@ -61,4 +61,4 @@ def finish_slowly(
             (notes / "waiting").write_text(str(os.getpid()))
             time.sleep(600)
 
-    _finish_category(spec, category, wanted, device, keep, report_and_wait)
+    _finish_category(spec, category, wanted, device, report_and_wait)

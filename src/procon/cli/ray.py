@@ -36,6 +36,8 @@ def workers(ray: str | None, device: str) -> Iterator["Workers"]:
     with Cluster(address, device=device, cpus=cpus) as cluster:
         stderr_console().print(f"Ray at {address}: {cluster.slots} units at a time on {cluster.device}")
         yield cluster
+        if cluster.repeated:
+            stderr_console().print(f"started again because a worker was lost: {', '.join(cluster.repeated)}")
 
 
 @contextmanager

@@ -34,10 +34,12 @@ def compute_on(workers: Workers, on_progress: WorkerProgress) -> Compute:
         if len(todo) < workers.slots:
             _score_memories(workers, spec, todo, on_progress)
         units = [
-            Unit(category, _finish_category, (spec, category, variants, workers.device, keep_work))
+            Unit(category, _finish_category, (spec, category, variants, workers.device))
             for category, variants in needed.items()
         ]
-        list(collect_values(workers.run(units, on_progress)))
+        for unit, _ in collect_values(workers.run(units, on_progress)):
+            if not keep_work:  # here and not on the worker: one that is off the network still sees the storage
+                run.delete_work(unit.name)
 
     return compute
 
@@ -75,12 +77,10 @@ def _score_memory(
     _open_run(spec).score_memory(category, variants, memory, resolve_device(device), on_progress)
 
 
-def _finish_category(
-    spec: RunSpec, category: str, variants: list[Config], device: str, keep_work: bool, on_progress: Progress
-) -> None:
+def _finish_category(spec: RunSpec, category: str, variants: list[Config], device: str, on_progress: Progress) -> None:
     """What is still missing of a category, and the metrics, which take longer than the rest if maps are large."""
     run = _open_run(spec)
-    run.compute(category, variants, resolve_device(device), on_progress, keep_work=keep_work)
+    run.compute(category, variants, resolve_device(device), on_progress, keep_work=True)
     for count, config in enumerate(variants):
         run.measure(category, variant_name(config))
         on_progress("measuring", count + 1, len(variants))

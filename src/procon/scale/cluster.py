@@ -9,12 +9,13 @@ import os
 import socket
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -48,27 +49,6 @@ class UnitResult:
     error: str | None = None
 
 
-class Workers(Protocol):
-    """Where units run."""
-
-    @property
-    def slots(self) -> int:
-        """Units that run at the same time."""
-
-    @property
-    def device(self) -> str:
-        """The device of a unit: ``auto``, ``cpu`` or ``cuda``."""
-
-    def run(self, units: Iterable[Unit], on_progress: WorkerProgress) -> Iterator[UnitResult]:
-        """Run ``units``; results come in the order in which the units finish."""
-
-    def share(self, value: Any) -> Any:
-        """``value`` as an argument of many units: sent to each machine once."""
-
-    def check_shared(self, folder: Path, *needed: Path) -> None:
-        """Raise an error unless every worker sees ``folder``, which will hold the results, and all of ``needed``."""
-
-
 class ThisProcess:
     """Units run one after the other in this process."""
 
@@ -83,11 +63,11 @@ class ThisProcess:
             yield UnitResult(unit, *_run_unit(unit, partial(on_progress, "", unit.name)))
 
     def share(self, value: Any) -> Any:
-        """The value itself."""
+        """``value`` as an argument of many units: here the value itself."""
         return value
 
     def check_shared(self, folder: Path, *needed: Path) -> None:
-        """Nothing to check in one process."""
+        """Nothing to check: one process sees the same files as the command."""
 
 
 class Cluster:
@@ -118,12 +98,15 @@ class Cluster:
             raise ConfigError(f"device is cuda, and the Ray cluster at {address!r} has no GPU; use --device cpu")
         self.device = "cpu" if device == "cpu" or not gpus else "cuda"
         self._options = {"num_cpus": cpus, "num_gpus": 1 if self.device == "cuda" else 0}
-        self.slots = gpus if self.device == "cuda" else int(have.get("CPU", 0)) // cpus
+        self.slots = sum(self._list_slots().values())
         if not self.slots:
             raise ConfigError(f"a unit takes {cpus} cores, and the Ray cluster has {have.get('CPU', 0):g}; use fewer")
         # A worker keeps its models for the next unit: by default Ray ends a worker that used a GPU.
         self._execute = self._ray.remote(max_calls=0)(_run_on_worker)
-        self._board = self._ray.remote(num_cpus=0, max_restarts=-1)(_Board).remote()
+        # The board runs on the machine of the command: another machine may be lost.
+        here = _on_node(self._ray.get_runtime_context().get_node_id())
+        self._board = self._ray.remote(num_cpus=0, scheduling_strategy=here)(_Board).remote()
+        self.repeated: list[str] = []  # units that were started again, because their worker was lost
 
     def __enter__(self) -> "Cluster":
         return self
@@ -133,66 +116,112 @@ class Cluster:
             self._ray.shutdown()
 
     def share(self, value: Any) -> Any:
-        """``value`` in the object store."""
+        """``value`` as an argument of many units: in the object store, which sends it to each machine once."""
         return self._ray.put(value)
 
     def run(self, units: Iterable[Unit], on_progress: WorkerProgress) -> Iterator[UnitResult]:
-        """Run ``units``; any number may be given, because at most two for each slot are submitted at a time."""
-        ray, waiting, running = self._ray, iter(units), dict[Any, Unit]()
+        """Run ``units``; any number may be given, because a unit is submitted when a slot is free.
+
+        The slot, and so the machine, is chosen here, and a unit whose worker dies is submitted again here. Ray would
+        choose and repeat by itself, but it waits for minutes for an answer of a machine that has left the network.
+        """
+        waiting, running = iter(units), dict[Any, tuple[Unit, str]]()
+        lost, attempts = list[Unit](), Counter[str]()
         try:
             while True:
-                while len(running) < 2 * self.slots and (unit := next(waiting, None)) is not None:
-                    running[self._submit(unit)] = unit
+                for node in self._list_free(node for _, node in running.values()):
+                    unit = lost.pop() if lost else next(waiting, None)
+                    if unit is None:
+                        break
+                    attempts[unit.name] += 1
+                    running[self._submit(unit, node)] = unit, node
                 if not running:
                     self._show(on_progress)
                     return
-                ready, _ = ray.wait(list(running), num_returns=1, timeout=_POLL)
+                for reference, outcome in self._wait(running):
+                    unit, _ = running.pop(reference)
+                    if not isinstance(outcome, Exception):
+                        self._show(on_progress)
+                        yield UnitResult(unit, *outcome)
+                    elif attempts[unit.name] < ATTEMPTS:
+                        self.repeated.append(unit.name)
+                        lost.append(unit)
+                    else:
+                        reason = f"its worker died {ATTEMPTS} times ({type(outcome).__name__})"
+                        yield UnitResult(unit, None, f"{unit.name}: {reason}")
                 self._show(on_progress)
-                for reference in ready:
-                    yield self._collect(running.pop(reference), reference)
         finally:
             for reference in running:
-                ray.cancel(reference, force=True)
+                self._ray.cancel(reference, force=True)
 
-    def _submit(self, unit: Unit) -> Any:
-        call = self._execute.options(
-            **self._options, max_retries=ATTEMPTS - 1, name=unit.name, scheduling_strategy="SPREAD"
-        )
+    def _list_slots(self) -> dict[str, int]:
+        """How many units run at the same time on each machine that is on the network, by the identifier of its node."""
+        resource, share = ("GPU", 1) if self.device == "cuda" else ("CPU", self._options["num_cpus"])
+        nodes = self._ray.nodes()
+        return {node["NodeID"]: int(node["Resources"].get(resource, 0)) // share for node in nodes if node["Alive"]}
+
+    def _list_free(self, busy: Iterable[str]) -> Iterator[str]:
+        """A node for each free slot, those with the most free slots first."""
+        free = Counter(self._list_slots())
+        if not any(free.values()):
+            raise ProconError("the Ray cluster has no worker left; start workers, and give the command again")
+        free.subtract(busy)
+        while (node := max(free, key=free.__getitem__)) and free[node] > 0:
+            free[node] -= 1
+            yield node
+
+    def _submit(self, unit: Unit, node: str) -> Any:
+        call = self._execute.options(**self._options, max_retries=0, name=unit.name, scheduling_strategy=_on_node(node))
         # Arguments are passed one by one: Ray replaces references by their values only at this level.
         setting = (str(Path.cwd()), self._options["num_cpus"])
         return call.remote(self._board, setting, unit.name, unit.function, *unit.arguments)
 
-    def _collect(self, unit: Unit, reference: Any) -> UnitResult:
+    def _wait(self, running: dict[Any, tuple[Any, str]]) -> list[tuple[Any, Any]]:
+        """The tasks that have ended: their values, or the error if their worker or its machine was lost."""
         died = self._ray.exceptions
-        try:
-            return UnitResult(unit, *self._ray.get(reference))
-        except (died.WorkerCrashedError, died.NodeDiedError, died.OutOfMemoryError) as crash:
-            return UnitResult(unit, None, f"{unit.name}: its worker died {ATTEMPTS} times ({type(crash).__name__})")
+        losses = (died.WorkerCrashedError, died.NodeDiedError, died.OutOfMemoryError, died.ObjectLostError)
+        ended: list[tuple[Any, Any]] = []
+        for reference in self._ray.wait(list(running), num_returns=1, timeout=_POLL)[0]:
+            try:
+                ended.append((reference, self._ray.get(reference)))
+            except (*losses, died.TaskUnschedulableError) as loss:
+                ended.append((reference, loss))
+        if not ended:
+            alive = self._list_slots()
+            for reference, (_, node) in running.items():
+                if node not in alive:
+                    ended.append((reference, died.NodeDiedError("it left the network")))
+        return ended
 
     def _show(self, on_progress: WorkerProgress) -> None:
         for worker, state in self._ray.get(self._board.take_updates.remote()).items():
             on_progress(worker, *state)
 
     def check_shared(self, folder: Path, *needed: Path) -> None:
-        """Ask every machine whether it sees a temporary file in ``folder`` and all of ``needed``."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
-
+        """Raise an error unless every machine sees ``folder``, which will hold the results, and all of ``needed``."""
         folder.mkdir(parents=True, exist_ok=True)
-        here = str(Path.cwd())
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".procon-shared-") as mark:
             wanted = [str(path) for path in (mark.name, *needed)]
-            look = self._ray.remote(num_cpus=0)(_list_unseen)
-            nodes = {node["NodeID"]: node["NodeManagerHostname"] for node in self._ray.nodes() if node["Alive"]}
-            answers = {
-                node: look.options(scheduling_strategy=On(node, soft=False)).remote(here, wanted) for node in nodes
-            }
-            for node, answer in answers.items():
-                unseen = [str(folder) if path == wanted[0] else path for path in self._ray.get(answer)]
-                if unseen:
-                    raise ProconError(
-                        f"{', '.join(unseen)}: not there on {nodes[node]}; images, weights, models and results must be "
-                        "on storage that every machine of the cluster sees under the same path"
-                    )
+            look = self._ray.remote(num_cpus=0, max_retries=0)(_list_unseen)
+            running = {}
+            for node in self._ray.nodes():
+                if node["Alive"]:
+                    task = look.options(scheduling_strategy=_on_node(node["NodeID"])).remote(str(Path.cwd()), wanted)
+                    running[task] = node["NodeManagerHostname"], node["NodeID"]
+            while running:
+                for reference, unseen in self._wait(running):
+                    host, _ = running.pop(reference)
+                    if unseen and not isinstance(unseen, Exception):  # a machine that was lost will run no unit
+                        names = ", ".join(str(folder) if path == mark.name else path for path in unseen)
+                        raise ProconError(
+                            f"{names}: not there on {host}; images, weights, models and results must be on storage "
+                            "that every machine of the cluster sees under the same path"
+                        )
+
+
+def _on_node(node: str) -> Any:
+    """The scheduling strategy that runs a task on one node and on no other."""
+    return import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(node, soft=False)
 
 
 def import_ray() -> Any:
@@ -201,6 +230,10 @@ def import_ray() -> Any:
         return import_module("ray")
     except ImportError:
         raise MissingExtraError("--ray needs the ray package: pip install 'procon[ray]'") from None
+
+
+Workers = ThisProcess | Cluster
+"""Where units run. ``slots`` of them run at the same time, each on ``device``: ``auto``, ``cpu`` or ``cuda``."""
 
 
 def collect_values(results: Iterable[UnitResult]) -> Iterator[tuple[Unit, Any]]:

@@ -81,8 +81,8 @@ def evaluate(
         results |= dict.fromkeys(PIXEL_KEYS, f"no {'maps' if maps is None else 'masks'} were given")
     else:
         with open_pixels(maps, masks) as pixels:
-            if len(pixels.truth) != len(values):
-                raise ValueError(f"scores and masks must be of one length, got {len(values)} and {len(pixels.truth)}")
+            if len(pixels) != len(values):
+                raise ValueError(f"scores and masks must be of one length, got {len(values)} and {len(pixels)}")
             pixel = _measure(Counts(pixels, memory), "no mask marks a pixel", "the masks mark every pixel")
         results |= {key: pixel[key.removeprefix("p_")] for key in PIXEL_KEYS}
     reasons = {key: result for key, result in results.items() if isinstance(result, str)}

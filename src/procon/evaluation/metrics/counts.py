@@ -105,7 +105,7 @@ class Counts:
         self._pixels = pixels
         self._budget = max(1, memory // VALUE_BYTES)
         self._chunk = max(1, memory // CHUNK_BYTES)
-        self.positives, self.regions = pixels.truth.positives, pixels.truth.regions
+        self.positives, self.regions = pixels.positives, pixels.regions
         self.lowest, self.highest = np.inf, -np.inf
         self._dtype = np.dtype(np.float32)
         self._first = HighestValues(self._budget)

@@ -40,13 +40,14 @@ class Spool:
             yield np.lib.format.read_array(self._file, allow_pickle=False)
 
 
-class Truth:
-    """The masks, read once and stored as bits; how many pixels and 8-connected regions they mark."""
+class Pixels:
+    """Maps and masks, image by image: masks are read once and stored as bits, maps are read in every pass."""
 
-    def __init__(self, masks: Masks, file: IO[bytes]) -> None:
-        self._bits = Spool(file)  # of the box of each mask that marks any pixel
-        self._images: list[tuple[Shape | None, tuple[slice, slice] | None]] = []
-        self.positives = self.regions = 0
+    def __init__(self, maps: Maps, masks: Masks, mask_file: IO[bytes]) -> None:
+        self._maps = maps
+        self._bits = Spool(mask_file)  # of the box of each mask that marks any pixel
+        self._masks: list[tuple[Shape | None, tuple[slice, slice] | None]] = []
+        self.positives = self.regions = 0  # marked pixels, and their 8-connected regions
         for index, item in enumerate(masks):
             mask = None if item is None else check_mask(item, index)
             box = None
@@ -55,58 +56,43 @@ class Truth:
                 self.positives += int(np.count_nonzero(mask[box]))
                 self.regions += ndimage.label(mask[box], TOUCHING)[1]
                 self._bits.append(np.packbits(mask[box]))
-            self._images.append((None if mask is None else mask.shape, box))
+            self._masks.append((None if mask is None else mask.shape, box))
 
     def __len__(self) -> int:
-        return len(self._images)
-
-    def __iter__(self) -> Iterator[tuple[Shape | None, Bools | None]]:
-        """Shape of the mask, None if none was given, and bool [H, W], None if it marks nothing."""
-        stored = iter(self._bits)
-        for shape, box in self._images:
-            if shape is None or box is None:
-                yield shape, None
-                continue
-            mask = np.zeros(shape, bool)
-            part = mask[box]
-            part[:] = np.unpackbits(next(stored), count=part.size).reshape(part.shape)
-            yield shape, mask
-
-
-class Pixels:
-    """Maps and masks side by side."""
-
-    def __init__(self, maps: Iterable[Any], truth: Truth) -> None:
-        self._maps = maps
-        self.truth = truth
+        return len(self._masks)
 
     def __iter__(self) -> Iterator[tuple[AnyFloats, Bools | None]]:
         """Map [H, W], float32 or float64, and mask [H, W], None if nothing is marked."""
-        for index, (values, truth) in enumerate(zip_longest(self._maps, self.truth, fillvalue=END)):
-            if values is END or truth is END:
-                got = f"{index} maps" if values is END else f"at least {index + 1} maps"
-                raise ValueError(f"maps and masks must be of one length, got {got} and {len(self.truth)} masks")
-            shape, mask = cast(tuple[Shape | None, Bools | None], truth)
-            checked = check_map(values, index)
-            if shape is not None and shape != checked.shape:
+        bits = iter(self._bits)
+        for index, (item, stored) in enumerate(zip_longest(self._maps, self._masks, fillvalue=END)):
+            if item is END or stored is END:
+                got = f"{index} maps" if item is END else f"at least {index + 1} maps"
+                raise ValueError(f"maps and masks must be of one length, got {got} and {len(self)} masks")
+            values = check_map(item, index)
+            shape, box = cast(tuple[Shape | None, tuple[slice, slice] | None], stored)
+            if shape is not None and shape != values.shape:
                 raise ValueError(
-                    f"mask {index} must have the size of its map, got {shape} for a map of {checked.shape}: resize the "
+                    f"mask {index} must have the size of its map, got {shape} for a map of {values.shape}: resize the "
                     "mask with nearest neighbour, or the map to the size of the mask"
                 )
-            yield checked, mask
+            mask = None
+            if box is not None:
+                mask = np.zeros(values.shape, bool)
+                part = mask[box]
+                part[:] = np.unpackbits(next(bits), count=part.size).reshape(part.shape)
+            yield values, mask
 
 
 @contextmanager
 def open_pixels(maps: Maps, masks: Masks) -> Iterator[Pixels]:
     """Pixels that can be passed over again; their temporary files are deleted at the end."""
     with ExitStack() as stack:
-        truth = Truth(masks, stack.enter_context(tempfile.SpooledTemporaryFile(MASK_BYTES_IN_RAM)))
         if iter(maps) is maps:  # an iterator gives its maps only once
             spool = Spool(stack.enter_context(tempfile.TemporaryFile()))
             for index, values in enumerate(maps):
                 spool.append(check_map(values, index))
             maps = spool
-        yield Pixels(maps, truth)
+        yield Pixels(maps, masks, stack.enter_context(tempfile.SpooledTemporaryFile(MASK_BYTES_IN_RAM)))
 
 
 def check_map(values: Any, index: int) -> AnyFloats:

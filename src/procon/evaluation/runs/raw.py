@@ -265,7 +265,7 @@ class Run:
 
             sweep.run(todo.values(), write_variant, on_progress, verdicts=self.verdicts)
         if not keep_work:
-            shutil.rmtree(self._work(category), ignore_errors=True)
+            self.delete_work(category)
 
     def prepare_memories(
         self, category: str, variants: Iterable[Config], device: torch.device, on_progress: Progress
@@ -280,6 +280,10 @@ class Run:
         """A part of :meth:`compute` that any process may do after :meth:`prepare_memories`."""
         todo = self._todo(category, variants)
         self._open_sweep(category, todo, device, on_progress)[0].score_memory(todo.values(), memory, on_progress)
+
+    def delete_work(self, category: str) -> None:
+        """Delete the tokens and residuals of a category, which no finished variant needs."""
+        shutil.rmtree(self._work(category), ignore_errors=True)
 
     def _work(self, category: str) -> Path:
         return self.folder / "work" / category
