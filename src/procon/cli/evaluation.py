@@ -63,6 +63,8 @@ def bench(
     with _workers(ray, device) as (compute, _):
         result = tables.bench(run, config, chosen, compute, seeds=seeds, keep_work=keep_work)
     if verdicts:
+        if seeds > 1:
+            typer.echo(f"verdicts of the first of {seeds} repeats:")
         for category in chosen:
             typer.echo("\n".join(describe_verdicts(run, category, variant_name(config))) + "\n")
     _print_tables([result])

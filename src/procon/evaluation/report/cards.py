@@ -89,8 +89,8 @@ def _judged(view: View, errors: str, *, defective: bool) -> str:
     if view.label_threshold is None:
         sentences.append("All test images are of one kind, so labels could choose no threshold.")
     else:
-        count = f"{view.count_wrong(defective)} of {total} are"
-        sentences.append(f"At the {BEST_F1} ({view.label_threshold:.4f}) {count}{'' if sentences else f' {errors}'}.")
+        count = f"{view.count_wrong(defective)} of {total} are {errors}"
+        sentences.append(f"At the {BEST_F1} ({view.label_threshold:.4f}) {count}.")
     return " ".join(sentences)
 
 

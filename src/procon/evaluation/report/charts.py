@@ -64,12 +64,12 @@ def draw_histogram(title: str, good: AnyFloats, defective: AnyFloats, thresholds
     parts += [_y_mark(middle - half, str(most)), _y_mark(middle, "0"), _y_mark(middle + half, str(most))]
     scale = (RIGHT - LEFT) / (high - low)
     parts += [_x_mark(LEFT + scale * (tick - low), text) for tick, text in choose_ticks(low, high)]
-    for place, (name, value) in enumerate(cuts):
+    for line, (name, value) in enumerate(cuts):
         x = LEFT + scale * (value - low)
         side, gap = ("end", -5) if x > (LEFT + RIGHT) / 2 else ("start", 5)
         parts.append(
             f'<line class="cut" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{BOTTOM}"></line>'
-            f'<text class="soft" x="{x + gap:.1f}" y="{TOP + 16 + 14 * place}" text-anchor="{side}">'
+            f'<text class="soft" x="{x + gap:.1f}" y="{TOP + 16 + 14 * line}" text-anchor="{side}">'
             f"{safe_text(name)} at {value:.3f}</text>"
         )
     parts.append(

@@ -198,7 +198,9 @@ class Run:
         with atomic_path(path) as temporary, temporary.open("wb") as stream:
             text = np.frombuffer(document.encode(), np.uint8)
             arrays: dict[str, Any] = {"scores": scored.scores, "maps": scored.maps, "about": text}
-            np.savez(stream, **arrays, **({} if scored.good is None else {"good": scored.good}))
+            if scored.good is not None:
+                arrays["good"] = scored.good
+            np.savez(stream, **arrays)
 
     def about(self, category: str, variant: str) -> dict[str, Any]:
         """What was recorded with raw results, without reading them."""

@@ -137,7 +137,10 @@ def describe_verdicts(run: Run, category: str, variant: str) -> list[str]:
     width = max(len(tally.kind) for tally in (*verdicts.defects, verdicts.good, KindTally("regions", 0, 0)))
     good = f"{verdicts.good.flagged} of {verdicts.good.images} flagged (false alarms)"
     lines = [
-        *(f"{tally.kind:<{width}}  {tally.flagged} of {tally.images} found" for tally in verdicts.defects),
+        *(
+            f"{tally.kind:<{width}}  {tally.flagged} of {tally.images} found, {tally.missed} missed"
+            for tally in verdicts.defects
+        ),
         f"{'good':<{width}}  {good if verdicts.good.images else 'no test images, so false alarms are unknown'}",
         f"{'images':<{width}}  F1 {_compare(verdicts.f1, metrics, 'i_f1')}",
     ]
