@@ -121,6 +121,18 @@ def test_categories_give_the_raw_files_of_one_process(
     assert len([one for one in reports if one == ("lid", "reading images")]) == 11  # once for each image
 
 
+def test_workers_score_the_training_images_of_a_run_with_verdicts(
+    data: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    alone, cut_up = (make_run(tmp_path / name, data, tiny_backbone) for name in ("alone", "cut"))
+    alone.verdicts = cut_up.verdicts = True
+    alone.compute("lid", variants(alone), CPU, ignore)
+    compute_on(Wide("cpu"), ignore)(cut_up, {"lid": variants(cut_up)}, False)
+    assert raw_bytes(cut_up) == raw_bytes(alone)
+    good = cut_up.load("lid", cut_up.stored()["lid"][0]).good
+    assert good is not None and good.shape == (5, 3)
+
+
 def test_what_is_there_is_not_done_again(data: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", data, tiny_backbone)
     compute_on(Wide("cpu"), ignore)(run, {"lid": variants(run)}, False)
