@@ -64,9 +64,9 @@ def bench(
         result = tables.bench(run, config, chosen, compute, seeds=seeds, keep_work=keep_work)
     if verdicts:
         if seeds > 1:
-            typer.echo(f"verdicts of the first of {seeds} repeats:")
+            echo(f"verdicts of the first of {seeds} repeats:")
         for category in chosen:
-            typer.echo("\n".join(describe_verdicts(run, category, variant_name(config))) + "\n")
+            echo("\n".join(describe_verdicts(run, category, variant_name(config))) + "\n")
     _print_tables([result])
     echo(f"raw results, metrics and tables in {run.folder}\nnext: procon report {run.folder}")
 
