@@ -13,7 +13,7 @@ from procon import Detector
 from procon.results import rendering
 from tests.chromium import chromium
 from tests.server.process import ServerProcess, serving, tiny_settings, wait_for
-from tests.server.test_api import png
+from tests.server.test_api import png, with_odd_image
 
 pytestmark = pytest.mark.browser
 
@@ -214,13 +214,90 @@ def test_the_threshold_moves_and_shows_which_past_parts_change(page: Any, server
     page.locator("#move").evaluate("e => { e.value = 990; e.dispatchEvent(new Event('input')); }")
     page.wait_for_selector("#changes li")
     assert "becomes good" in page.inner_text("#changes")
-    assert "past part" in page.inner_text("#preview") and "to good" in page.inner_text("#preview")
+    assert "in review would become good" in page.inner_text("#preview")
     page.click("#apply")
     until(page, "document.querySelector('#promise').textContent.includes('set by hand')")
     with server.client() as client:
         assert client.get("/v1/models/disc").json()["threshold"]["score"] > start
         client.put("/v1/models/disc/threshold", json={"false_alarm_rate": 0.01})
     until(page, "!document.querySelector('#promise').textContent.includes('set by hand')")
+
+
+@pytest.fixture
+def odd_page(browser: Any, tmp_path: Path, detector: Detector, tiny_backbone: Path) -> Iterator[tuple[Any, Any]]:
+    """The threshold view of a model with an odd image and one flagged part, and a client of its server."""
+    with_odd_image(detector).save(tmp_path / "disc.procon")
+    with serving(tmp_path, *tiny_settings(tiny_backbone)) as server, server.client() as client:
+        client.post("/v1/models/disc/predict", content=png(3, defect=True))
+        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        page.goto(f"{server.url}/#threshold")
+        connected(page)
+        page.wait_for_selector("#plot circle")
+        yield page, client
+        page.context.close()
+
+
+def test_a_rate_is_chosen_with_the_slider_and_set_with_one_click(odd_page: tuple[Any, Any]) -> None:
+    page, client = odd_page
+    before = client.get("/v1/models/disc").json()["threshold"]
+    offers = [offer for offer in before["offers"] if offer["rule"] == "robust"]
+    assert "7 of 8 good images" in page.inner_text("#robust-words")
+    assert page.inner_text("#offer-value") == "1.0\u00a0%" and page.is_disabled("#apply")
+    assert "1 part in review" in page.inner_text("#preview")
+    page.focus("#offer")
+    page.keyboard.press("End")
+    assert page.inner_text("#offer-value") == "10\u00a0%"
+    assert f"{offers[-1]['above']} of 8 good images" in page.inner_text("#preview")
+    assert "None of 1 part in review" in page.inner_text("#preview")
+    assert page.locator("#above li").count() == offers[-1]["above"] > 1
+    until(page, "[...document.querySelectorAll('#above img')].every((image) => image.naturalWidth === 80)")
+    page.click("#apply")
+    until(page, "document.querySelector('#promise').textContent.includes('aims at 10.0%')")
+    model = client.get("/v1/models/disc").json()
+    assert model["threshold"]["score"] == offers[-1]["score"] and "robust at rate 0.1" in model["history"][-1]["note"]
+    assert page.is_disabled("#apply") and page.input_value("#offer") == str(len(offers) - 1)
+
+
+def test_the_guarantee_is_another_choice_that_counts_odd_images(odd_page: tuple[Any, Any]) -> None:
+    page, client = odd_page
+    page.check("[name=rule][value=guarantee]")
+    assert "cannot promise less than 11" in page.inner_text("#guarantee-words")
+    assert page.inner_text("#offer-value") == "11\u00a0%"
+    assert "1 of 1 part in review would become good" in page.inner_text("#preview")
+    assert "becomes good" in page.inner_text("#changes")
+    page.click("#undo")
+    until(page, "document.querySelector('[name=rule]').checked && document.querySelector('#apply').disabled")
+    page.check("[name=rule][value=guarantee]")
+    page.click("#apply")
+    until(page, "!document.querySelector('#promise').textContent.includes('aims at')")
+    assert client.get("/v1/models/disc").json()["threshold"]["rule"] == "guarantee"
+    assert page.is_checked("[name=rule][value=guarantee]")
+
+
+def test_odd_images_are_shown_with_what_to_do(odd_page: tuple[Any, Any]) -> None:
+    page, client = odd_page
+    odd = client.get("/v1/models/disc").json()["threshold"]
+    for place in ("#odd", "#list"):
+        page.wait_for_selector(f"{place} .cards img")
+        words = page.inner_text(place)
+        assert "1 odd image was set aside" in words and "005.png" in words and "procon forget" in words
+        assert f"{odd['set_aside'][0]['deviations']:.1f} robust deviations above the median" in words
+        assert f"{odd['score_without_odd']:.3f} without it, and would be {odd['score_with_odd']:.1f} with it" in words
+        until(page, f"document.querySelector('{place} img').naturalWidth === 80")
+        page.click("nav [data-view=models]")
+    page.set_input_files("#good", [file(seed) for seed in range(301, 310)] + [file(3, defect=True)])
+    page.fill("#name", "washer")
+    page.click("#start")
+    until(page, "document.querySelector('#fit-words').textContent.includes('1 odd image was set aside')")
+
+
+def test_a_score_is_told_in_units_of_the_threshold(page: Any) -> None:
+    choose(page, 3, defect=True)
+    verdict(page, "Anomalous")
+    score, limit = page.evaluate(
+        "import('/static/viewer.js').then((m) => [m.shown().answer.score, m.shown().answer.threshold])"
+    )
+    assert f"{score / limit:.2f} × the limit" in page.inner_text("#verdict .facts")
 
 
 def test_flagged_parts_are_reviewed_with_the_keyboard_and_a_false_alarm_is_learned(

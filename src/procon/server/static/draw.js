@@ -29,9 +29,10 @@ export const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"
 /** A file name with its invisible characters replaced: some turn or hide the text around them. */
 export const shownName = (name) => name.replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, "\ufffd");
 
-/** What the scores of a model span, with room for others. */
+/** What the scores of a model span, with room for others. Odd images may lie beyond it: they would squeeze the rest. */
 export function domain(threshold, others = []) {
-  const all = [...threshold.good_scores, threshold.score, ...others];
+  const odd = new Set(threshold.set_aside.map((image) => image.score));
+  const all = [...threshold.good_scores.filter((one) => !odd.has(one)), threshold.score, ...others];
   const low = Math.min(...all), high = Math.max(...all, threshold.score * 1.25);
   const room = 0.06 * (high - low || 1);
   return [Math.max(0, low - room), high + room];
@@ -43,7 +44,7 @@ export function drawAxis(place, threshold, value = null) {
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
   if (threshold) {
     const [low, high] = domain(threshold, value === null ? [] : [value]);
-    const x = (one) => 8 + ((one - low) / (high - low)) * (width - 16);
+    const x = (one) => 8 + ((Math.min(one, high) - low) / (high - low)) * (width - 16);
     const limit = x(threshold.score);
     picture.append(
       svg("rect", { class: "zone-good", x: 8, y: top, width: Math.max(0, limit - 8), height: bottom - top }),

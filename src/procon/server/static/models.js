@@ -1,10 +1,12 @@
 // Fit on good images, watch it, and see what models there are.
 
 import { request, upload } from "./api.js";
-import { $, element, percent, plural, score, toast } from "./draw.js";
+import { $, element, percent, plural, toast } from "./draw.js";
+import { oddImages } from "./good.js";
 import { all, choose, onState } from "./state.js";
 
 let good = [];
+let listed = null; // the models in the list, each with its revision
 let ours = null; // the job that this tab started: its model is chosen when it is done
 
 export function addGood(files) {
@@ -57,24 +59,32 @@ function modelRow(model) {
   const facts = model.revision
     ? [`${plural(model.images, "good image")}, ${model.backbone}, ${model.image_size.join(" × ")} px` +
          (model.exported ? `; exported (${model.exported}): it scores, and cannot explain or learn` : ""),
-       model.threshold ? `threshold ${score(model.threshold.score)}: about ${percent(model.threshold.promised_rate)} of good parts exceed it` : "no threshold"]
+       model.threshold ? model.threshold.sentences[0] : "no threshold"]
     : [];
   if (model.error) facts.push(`its file cannot be loaded: ${model.error}`);
   const last = model.history.at(-1);
   if (last) facts.push(`last change: ${last.what} ${last.note || plural(last.count, "image")}, ${last.when}`);
-  return element("li", {}, element("strong", { textContent: model.name }), ...facts.map((fact) => element("p", { textContent: fact })));
+  return element("li", {}, element("strong", { textContent: model.name }), ...facts.map((fact) => element("p", { textContent: fact })),
+    ...(model.threshold ? oddImages(model) : []));
 }
 
 function render() {
   const { jobs, models, can_fit: canFit } = all();
   $("#fit").hidden = !canFit;
   $("#jobs").replaceChildren(...jobs.slice(0, 8).map(jobRow));
-  $("#list").replaceChildren(...models.map(modelRow));
+  const rows = models.map((model) => `${model.name} ${model.revision} ${model.error}`).join("\n");
+  if (rows !== listed) { // their pictures are fetched once
+    listed = rows;
+    $("#list").replaceChildren(...models.map(modelRow));
+  }
   const done = jobs.find((job) => job.id === ours && job.state === "done");
-  if (done && models.some((model) => model.name === done.model)) {
+  const fitted = done && models.find((model) => model.name === done.model);
+  if (fitted) {
     ours = null;
     choose(done.model);
-    $("#fit-words").textContent = `${done.model} is ready. Show it a part.`;
+    const odd = fitted.threshold?.set_aside.length ?? 0;
+    $("#fit-words").textContent = `${done.model} is ready. Show it a part.` +
+      (odd ? ` ${plural(odd, "odd image")} ${odd === 1 ? "was" : "were"} set aside: look below.` : "");
   }
 }
 

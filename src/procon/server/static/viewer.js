@@ -109,6 +109,7 @@ function render() {
   box.className = `verdict ${answer.is_anomalous === null ? "" : answer.is_anomalous ? "bad" : "good"}`;
   box.querySelector(".word").textContent = word;
   box.querySelector(".facts").textContent = `score ${score(answer.score)}` +
+    (answer.relative_score === null ? "" : `, ${answer.relative_score.toFixed(2)} × the limit`) +
     (answer.p_value === null ? "" : `, p = ${answer.p_value.toFixed(3)}`);
   drawAxis($("#axis"), threshold ?? null, answer.score);
   if (threshold) {
