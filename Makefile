@@ -50,6 +50,7 @@ docs: $(VENV)/.dev-ready
 	$(BIN)/python docs/generate_cli.py
 	$(BIN)/python docs/generate_benchmarks.py
 	$(BIN)/python docs/generate_line.py
+	$(BIN)/python docs/generate_verdicts.py
 	$(BIN)/python docs/generate_best.py
 	$(BIN)/python docs/generate_scale.py
 

@@ -25,7 +25,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 INDEX, ARCHITECTURE = ROOT / "docs" / "index.md", ROOT / "docs" / "architecture.md"
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-FLAGS = {name: {flag for p in command.params for flag in p.opts} | {"--help"} for name, command in COMMANDS.items()}
+FLAGS = {
+    name: {flag for p in command.params for flag in (*p.opts, *p.secondary_opts)} | {"--help"}
+    for name, command in COMMANDS.items()
+}
 
 page = pytest.mark.parametrize("path", PAGES, ids=[path.name for path in PAGES])
 
