@@ -23,7 +23,7 @@ from starlette.staticfiles import StaticFiles
 import procon
 from procon.errors import ProconError
 from procon.server import routes_jobs, routes_models, routes_review
-from procon.server.connections import Connection
+from procon.server.connections import Connection, WaitingAnswers
 from procon.server.disk import describe_storage_error, is_disk_full
 from procon.server.openapi import PROBLEMS, content
 from procon.server.schemas import Status
@@ -154,7 +154,7 @@ class Server(uvicorn.Server):
             app,
             host=settings.host,
             port=settings.port,
-            http=partial(Connection, limits=settings.limits),  # type: ignore[arg-type]  # anything that makes one
+            http=partial(Connection, limits=settings.limits, waiting=WaitingAnswers()),  # type: ignore[arg-type]  # anything that makes one
             log_level="warning",
             access_log=False,
             server_header=False,

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -13,15 +14,23 @@ _CHECK_SECONDS = 1.0
 _GRACE_SECONDS = 10.0  # before the least rate of a reader counts
 
 
+@dataclass
+class WaitingAnswers:
+    """Answers that wait in memory for their readers, of all connections."""
+
+    total: int = 0  # bytes
+
+
 class Connection(HttpToolsProtocol):
     """A connection whose client must send its headers in time and read its answer at the least rate.
 
     uvicorn itself waits without end for both. Bodies are limited by :class:`procon.server.intake.Body`.
     """
 
-    def __init__(self, *arguments: Any, limits: Limits, **named: Any) -> None:
+    def __init__(self, *arguments: Any, limits: Limits, waiting: WaitingAnswers, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._limits = limits
+        self._limits, self._waiting = limits, waiting
+        self._counted = 0  # bytes of this connection in the total
         self.head_since: float | None = None  # when the headers began that have not arrived in full yet
         self._head_bytes = 0
         self._unread_since: float | None = None  # when the answer was first found waiting for its reader
@@ -44,6 +53,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop watching."""
+        self._waiting.total -= self._counted
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
@@ -76,21 +86,19 @@ class Connection(HttpToolsProtocol):
                 self.transport.abort()
             else:
                 self._refuse(408, f"the headers must arrive within {limits.header_seconds:.0f} seconds")
+        self._waiting.total += self.unread - self._counted
+        self._counted = self.unread
         if not self.unread:
             self._unread_since, self._unread_bytes = None, 0
             return
         self._unread_since = self._unread_since or now
         self._unread_bytes = max(self._unread_bytes, self.unread)
         too_slow = now - self._unread_since > _GRACE_SECONDS + self._unread_bytes / limits.least_rate
-        if too_slow or self._is_largest_of_too_many():
+        if too_slow or (self._waiting.total > limits.unread_bytes and self._is_largest()):
             self.transport.abort()
 
-    def _is_largest_of_too_many(self) -> bool:
-        """Whether the answers that wait are too large together, and this one is the largest."""
-        if self.unread * len(self.connections) <= self._limits.unread_bytes:
-            return False  # the largest of too many is above the mean
-        others = [other.unread for other in self.connections if isinstance(other, Connection)]
-        return sum(others) > self._limits.unread_bytes and self.unread == max(others)
+    def _is_largest(self) -> bool:
+        return self.unread == max(other.unread for other in self.connections if isinstance(other, Connection))
 
     def _refuse(self, status: int, message: str) -> None:
         content = json.dumps({"error": message})
