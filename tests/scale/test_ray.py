@@ -13,7 +13,7 @@ import torch
 from procon import Detector, ProconError
 from procon.errors import ConfigError
 from procon.results.inspection import find_images, inspect
-from procon.scale.categories import compute_on
+from procon.scale.categories import RunSpec, compute_on
 from procon.scale.cluster import ATTEMPTS, Cluster, Unit, collect_values
 from procon.scale.images import inspect_on
 from procon.scale.parts import find_parts, fit_parts
@@ -75,8 +75,8 @@ def test_a_killed_worker_costs_only_its_unit(cluster: Cluster, data: Path, tiny_
         alone.compute(category, variants(alone), CPU, ignore)
     run, notes = make_run(tmp_path / "run", data, tiny_backbone), tmp_path / "notes"
     notes.mkdir()
-    place = (str(run.folder), str(data), run.dataset.name, run.base)
-    units = [Unit(name, finish_slowly, (notes, place, name, variants(run), "cpu")) for name in CATEGORIES]
+    spec: RunSpec = (str(run.folder), str(data), run.dataset.name, run.base, run.verdicts)
+    units = [Unit(name, finish_slowly, (notes, spec, name, variants(run), "cpu")) for name in CATEGORIES]
 
     def kill() -> None:
         waiting = notes / "waiting"
