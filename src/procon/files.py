@@ -81,6 +81,27 @@ def atomic_path(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder next to ``path`` that becomes ``path`` on success and is removed on any failure.
+
+    ``path`` must be missing or an empty folder.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".procon.", suffix=".partial") as temporary:
+        work = Path(temporary) / "folder"
+        work.mkdir()
+        try:
+            yield work
+        except OSError as error:
+            if isinstance(error, OutputError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise OutputError(error.errno, f"{show_name(path)}: {_REMEDIES[error.errno]}") from error
+        if path.is_dir():
+            path.rmdir()
+        work.rename(path)
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

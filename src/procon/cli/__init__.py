@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import typer
 
-from procon.cli import deploy, evaluation, fit, model, predict, server
+from procon.cli import data, deploy, evaluation, fit, model, predict, server
 from procon.cli.flags import with_settings
 from procon.errors import ProconError
 from procon.files import describe_os_error
@@ -25,6 +25,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Make a detector": {
         "fit": with_settings()(fit.fit),
         "check": predict.check,
+        "import": data.import_labels,
         "info": predict.info,
         "demo": predict.demo,
     },
