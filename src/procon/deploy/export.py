@@ -40,6 +40,7 @@ from procon.vision.images import MEAN, STD, ImageLike
 _PACKAGES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 
 MAX_RANGE_IMAGES = 16  # training images that the ranges of int8 are taken from
+_GRAPH_BYTES = 2**24  # a graph without its constants is smaller as OpenVINO writes it
 
 # The settings that the graph follows, or that only matter while a memory is made. Any other must have its default: the
 # graph would ignore it silently.
@@ -186,7 +187,7 @@ def _write_model(
     try:
         openvino.save_model(converted, str(work / "model.xml"), compress_to_fp16=precision == "fp16")
     except RuntimeError as error:  # it does not say why
-        full = shutil.disk_usage(work).free < graph.constant_bytes
+        full = shutil.disk_usage(work).free < graph.constant_bytes + _GRAPH_BYTES
         raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from None
     del converted  # it may hold the files below mapped
     for file in files:
