@@ -175,4 +175,5 @@ def test_a_link_that_leads_to_itself_does_not_stop_the_check(run: Run, tmp_path:
     Image.fromarray(part_pixels(0)).save(tmp_path / "a.png")
     (tmp_path / "loop.png").symlink_to("loop.png")
     code, out, err = run("check", tmp_path)
-    assert code == 0 and "1 image of 80 x 96 pixels" in out, err
+    assert code == 2 and "1 image of 80 x 96 pixels" in out, err
+    assert "loop.png: is a link to a file that does not exist; remove the link or restore the file" in err

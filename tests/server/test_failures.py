@@ -203,7 +203,8 @@ def test_on_a_full_disk_parts_are_scored_and_keeping_them_begins_again(
         assert service.problems
         # What must be on the disk before its answer is refused, and nothing of it stays.
         said = client.post("/v1/models/disc/partial_fit", files=[("images", ("a.png", png(60)))])
-        assert said.status_code == 507 and said.json()["error"] == f"{_FULL}, then send this again"
+        assert said.status_code == 507, said.json()
+        assert said.json()["error"] == f"{_FULL}, then send this again"
         fit = client.post("/v1/models", data={"name": "other"}, files=[("images", ("a.png", png(1)))])
         assert fit.status_code == 507
         assert not list((small_disk / "state").rglob("*.partial"))

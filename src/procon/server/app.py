@@ -21,7 +21,7 @@ from starlette.responses import FileResponse, JSONResponse
 from starlette.staticfiles import StaticFiles
 
 import procon
-from procon.errors import ProconError
+from procon.errors import OutputError, ProconError
 from procon.server import routes_jobs, routes_models, routes_review
 from procon.server.connections import Connection, WaitingAnswers
 from procon.server.disk import describe_storage_error, is_disk_full
@@ -126,7 +126,7 @@ def _add_handlers(app: FastAPI, service: Service) -> None:
             return await broken(_request, error)
         return refuse(507, f"{describe_storage_error(error)}, then send this again")
 
-    for kind in (OSError, sqlite3.Error):
+    for kind in (OutputError, OSError, sqlite3.Error):
         app.add_exception_handler(kind, storage_error)
 
     @app.exception_handler(Exception)
