@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,14 @@ from procon import Detector
 from procon.deploy import Runtime
 from procon.deploy.export import export
 from tests.conftest import part_pixels
+
+
+@pytest.fixture(autouse=True)
+def obeyed_ctrl_c() -> Iterator[None]:
+    """SIGINT is ignored in a background job (`nohup make test &`), and children inherit that, but not a handler."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupt(arguments: list[object], ready: Callable[[int], bool], log: Path) -> tuple[int, str]:

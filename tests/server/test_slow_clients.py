@@ -96,6 +96,7 @@ def test_readers_that_do_not_read_are_disconnected(server: LiveServer) -> None:
     image = encoded(np.random.default_rng(0).integers(0, 255, (1000, 1000, 3), np.uint8), "JPEG")
     slow = [server.connect(post_head(len(image), "?output=map") + image, receive_buffer=4096) for _ in range(4)]
     state = server.server.server_state
+    wait_for(lambda: state.total_requests >= len(slow))  # all four are asked before any of them may be gone
     wait_for(lambda: len(state.connections) == 0)
     for connection in slow:
         received = receive_all(connection)
