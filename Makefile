@@ -47,16 +47,16 @@ bench: $(VENV)/.dev-ready
 	PROCON_REAL_WEIGHTS="$(REAL_WEIGHTS)" PROCON_REAL_DATA="$(REAL_DATA)" $(BIN)/python benchmarks/run.py
 
 docs: $(VENV)/.dev-ready
-	$(BIN)/python docs/generate_cli.py
-	$(BIN)/python docs/generate_benchmarks.py
-	$(BIN)/python docs/generate_line.py
-	$(BIN)/python docs/generate_verdicts.py
-	$(BIN)/python docs/generate_best.py
-	$(BIN)/python docs/generate_scale.py
+	$(BIN)/python docs/scripts/generate_cli.py
+	$(BIN)/python docs/scripts/generate_benchmarks.py
+	$(BIN)/python docs/scripts/generate_line.py
+	$(BIN)/python docs/scripts/generate_verdicts.py
+	$(BIN)/python docs/scripts/generate_best.py
+	$(BIN)/python docs/scripts/generate_scale.py
 
-# Takes the walk of docs/tutorial.md with real weights, fetched once, and writes it down.
+# Takes the walk of docs/start/tutorial.md with real weights, fetched once, and writes it down.
 tutorial: $(VENV)/.dev-ready
-	$(BIN)/python docs/make_tutorial.py
+	$(BIN)/python docs/scripts/make_tutorial.py
 
 clean:
 	rm -rf $(VENV) .venvs dist demo-output

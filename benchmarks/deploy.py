@@ -1,4 +1,4 @@
-"""torch, ONNX Runtime and OpenVINO on the same images. Writes ``benchmarks/results/deploy.csv`` and docs/deploy.md.
+"""torch, ONNX Runtime and OpenVINO on the same images. Writes ``benchmarks/results/deploy.csv`` and docs/use/deploy.md.
 
     python benchmarks/deploy.py [--weights dinov2_vits14_dav2_fp16.safetensors] [--data FOLDER_OF_IMAGES]
     python benchmarks/deploy.py --folder models --prepare          # the models first, the times on a quiet machine
@@ -30,7 +30,7 @@ from procon.deploy.export import export
 from procon.vision.folders import training_images
 from procon.vision.images import open_image, to_input
 
-PAGE = Path(__file__).parent.parent / "docs" / "deploy.md"
+PAGE = Path(__file__).parent.parent / "docs" / "use" / "deploy.md"
 MARKS = "<!-- results of benchmarks/deploy.py -->\n", "<!-- end of results -->\n"
 EXPORTS = [(runtime, precision) for runtime in ("onnx", "openvino") for precision in ("fp32", "int8")]
 BATCH = 8

@@ -20,7 +20,11 @@ def main() -> int:
     if data and weights:
         real = ["--data", str(Path(data) / "mpdd"), "--weights", weights]
         commands += [["benchmarks/compression.py", *real]]
-        commands += [["benchmarks/living_memory.py", *real], ["benchmarks/line.py", *real], ["docs/generate_line.py"]]
+        commands += [
+            ["benchmarks/living_memory.py", *real],
+            ["benchmarks/line.py", *real],
+            ["docs/scripts/generate_line.py"],
+        ]
         commands += [["benchmarks/mpdd.py", *real], ["benchmarks/reproduce.py", *real]]
         suspects = [str(Path(data) / "mpdd" / name) for name in ("metal_plate", "bracket_white")]
         commands += [["benchmarks/suspects.py", "--weights", weights, *suspects]]
@@ -29,7 +33,7 @@ def main() -> int:
             ["--category", str(Path(data) / "mpdd" / "metal_plate"), "--weights", weights] if data and weights else []
         )
         commands += [["benchmarks/gpu.py", *category]]
-    commands += [["docs/generate_benchmarks.py"]]
+    commands += [["docs/scripts/generate_benchmarks.py"]]
     failed = 0
     for command in commands:
         print("$ python", " ".join(command), flush=True)

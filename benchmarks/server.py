@@ -1,7 +1,7 @@
 """Load on ``procon serve`` over loopback. Writes ``benchmarks/results/server.csv``, with a GPU ``server_gpu.csv``.
 
     python benchmarks/server.py --weights FILE [--device cuda] [--seconds 20] [--overload-seconds 600]
-    python benchmarks/server.py --table          # only writes what was measured into docs/server.md
+    python benchmarks/server.py --table          # only writes what was measured into docs/use/server.md
 
 Closed loop: so many clients, each with one image at a time; one that is refused with 503 comes back after the time it
 was told, and the time it waited counts. Open loop: requests leave by the clock whatever the answers do; at twice the
@@ -37,7 +37,7 @@ TRAIN, TEST = 32, 24
 PROGRAM = "from procon.cli import main; main()"
 PATH = "/v1/models/flange/predict"
 IDLE_SECONDS = 20.0
-PAGE = Path(__file__).parent.parent / "docs" / "server.md"
+PAGE = Path(__file__).parent.parent / "docs" / "use" / "server.md"
 TABLES = {"server": ("server", "server_gpu"), "slow_clients": ("slow_clients",), "soak": ("soak",)}  # by script
 
 

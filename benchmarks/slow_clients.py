@@ -1,4 +1,4 @@
-"""What slow clients cost the others. Writes ``benchmarks/results/slow_clients.csv`` and its table in docs/server.md.
+"""What slow clients cost the others. Writes ``benchmarks/results/slow_clients.csv`` and a table in docs/use/server.md.
 
     python benchmarks/slow_clients.py --weights FILE [--count 200] [--seconds 30] [--image-size 112]
 

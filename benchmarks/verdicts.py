@@ -205,7 +205,7 @@ def leave_one_part_out(rows: list[tuple[dict[str, Any], Calibration]]) -> Iterat
 
 
 def write_scores(raw: Path) -> None:
-    """The scores behind the picture of docs/threshold.md."""
+    """The scores behind the picture of docs/use/threshold.md."""
     with SCORES.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(["part", "group", "score"])

@@ -3,7 +3,7 @@
     python benchmarks/research --weights dinov2_vits14_dav2_fp16.safetensors --seeds 0 100 200 mpdd/* hazelnut_toy
 
 Writes ``benchmarks/results/research.csv``: for each part, seed and reading the pixel metrics of its map and the image
-metrics of its scores, in percent. ``docs/generate_best.py`` makes docs/best.md of it.
+metrics of its scores, in percent. ``docs/scripts/generate_best.py`` makes docs/understand/best.md of it.
 """
 
 import argparse

@@ -173,7 +173,7 @@ class Config:
 
     @classmethod
     def best(cls, **settings: Any) -> "Config":
-        """The recipe that was measured to be better than the paper's (docs/best.md), changed by ``settings``."""
+        """The recipe measured to be better than the paper's (docs/understand/best.md), changed by ``settings``."""
         return cls(**{**BEST, **settings})
 
     @property
@@ -283,7 +283,7 @@ RESTRICTIONS = (
         " in a memory that is edited: there is no other traversal to continue; fit again",
     ),
 )
-"""Every combination of settings that is refused. docs/cli.md prints this table."""
+"""Every combination of settings that is refused. docs/use/cli.md prints this table."""
 
 
 def refuse(config: Config, context: str) -> None:

@@ -283,9 +283,9 @@ def test_a_choice_is_judged_on_the_part_that_had_no_say() -> None:
 
 def test_the_page_says_what_the_results_say(monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(__file__).parents[2]
-    monkeypatch.setattr("sys.path", [str(root / "benchmarks"), str(root / "docs"), *sys.path])
+    monkeypatch.setattr("sys.path", [str(root / "benchmarks"), str(root / "docs" / "scripts"), *sys.path])
     script = importlib.import_module("generate_best")
-    assert script.PAGE.read_text(encoding="utf-8") == script.page(), "run: python docs/generate_best.py"
+    assert script.PAGE.read_text(encoding="utf-8") == script.page(), "run: python docs/scripts/generate_best.py"
 
 
 def test_the_bench_and_the_settings_name_one_recipe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -456,7 +456,7 @@ def load_benchmark() -> Any:
 
 
 def test_the_table_of_the_document_is_that_of_the_results() -> None:
-    script, text = load_benchmark(), (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    script, text = load_benchmark(), (ROOT / "docs" / "use" / "deploy.md").read_text(encoding="utf-8")
     assert script.put_table(text, script.read_results()) == text, "run: python benchmarks/deploy.py --table"
     assert "Not measured yet" in script.put_table(text, [])
 
@@ -464,7 +464,7 @@ def test_the_table_of_the_document_is_that_of_the_results() -> None:
 def test_the_example_for_other_languages_gives_the_same_score(
     detector: Detector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "use" / "deploy.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(code.splitlines()) <= 35
     (tmp_path / "parts" / "new").mkdir(parents=True)
@@ -480,6 +480,6 @@ def test_the_example_for_other_languages_gives_the_same_score(
 
 
 def test_the_tolerances_of_the_document_are_those_of_the_package() -> None:
-    text = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "use" / "deploy.md").read_text(encoding="utf-8")
     for precision, (score, pixel) in TOLERANCE.items():
         assert re.search(rf"^\| `{precision}` \|.*\| {100 * score:g} % \| {100 * pixel:g} % \|", text, re.MULTILINE)

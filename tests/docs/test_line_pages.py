@@ -6,13 +6,13 @@ import pytest
 
 from tests.docs.test_pages import ROOT, load_script
 
-script = load_script(ROOT / "docs" / "generate_line.py")
+script = load_script(ROOT / "docs" / "scripts" / "generate_line.py")
 
 
 @pytest.mark.parametrize("page", sorted(script.PLACES))
 def test_the_numbers_are_those_of_the_results(page: str) -> None:
     written = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    assert written == script.render(page), "run: python docs/generate_line.py"
+    assert written == script.render(page), "run: python docs/scripts/generate_line.py"
 
 
 def test_what_is_not_measured_is_said_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

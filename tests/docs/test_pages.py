@@ -22,8 +22,8 @@ from procon.vision.weights import Weights, read_path
 from tests.conftest import part_pixels, tiny_config
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-INDEX, ARCHITECTURE = ROOT / "docs" / "index.md", ROOT / "docs" / "architecture.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+INDEX, ARCHITECTURE = ROOT / "docs" / "index.md", ROOT / "docs" / "develop" / "architecture.md"
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 FLAGS = {
     name: {flag for p in command.params for flag in (*p.opts, *p.secondary_opts)} | {"--help"}
@@ -63,26 +63,26 @@ def anchors(path: Path) -> set[str]:
 
 
 def test_the_command_line_page_is_up_to_date() -> None:
-    script = load_script(ROOT / "docs" / "generate_cli.py")
-    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == script.render(), "run: make docs"
+    script = load_script(ROOT / "docs" / "scripts" / "generate_cli.py")
+    assert (ROOT / "docs" / "use" / "cli.md").read_text(encoding="utf-8") == script.render(), "run: make docs"
 
 
 def test_the_command_line_page_fits_its_width() -> None:
-    script = load_script(ROOT / "docs" / "generate_cli.py")
-    lines = "\n".join(blocks(ROOT / "docs" / "cli.md", "text")).splitlines()
+    script = load_script(ROOT / "docs" / "scripts" / "generate_cli.py")
+    lines = "\n".join(blocks(ROOT / "docs" / "use" / "cli.md", "text")).splitlines()
     assert max(map(len, lines)) <= script.WIDTH
     assert script.render() == script.render()
 
 
 def test_the_numbers_are_those_of_the_results() -> None:
-    script = load_script(ROOT / "docs" / "generate_benchmarks.py")
+    script = load_script(ROOT / "docs" / "scripts" / "generate_benchmarks.py")
     for path, text in ((script.PAGE, script.render_page()), (script.README, script.render_readme())):
-        assert path.read_text(encoding="utf-8") == text, "run: python docs/generate_benchmarks.py"
+        assert path.read_text(encoding="utf-8") == text, "run: python docs/scripts/generate_benchmarks.py"
     growth = script.read_growth(script.read_rows("cpu"))
-    assert script.PLOT.is_file() == bool(growth), "run: python docs/generate_benchmarks.py"
+    assert script.PLOT.is_file() == bool(growth), "run: python docs/scripts/generate_benchmarks.py"
     if growth:
         drawn = script.PLOT.read_text(encoding="utf-8")
-        assert script.describe_growth(growth) in drawn, "run: python docs/generate_benchmarks.py"
+        assert script.describe_growth(growth) in drawn, "run: python docs/scripts/generate_benchmarks.py"
 
 
 HERE = {"device": "cpu", "cpu": "Made Up x2", "threads": 2, "torch": "0.0", "python": "0.0", "commit": "abc1234"}
@@ -96,7 +96,7 @@ def store(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def test_what_is_not_measured_is_said_with_its_command(tmp_path: Path) -> None:
-    script = load_script(ROOT / "docs" / "generate_benchmarks.py")
+    script = load_script(ROOT / "docs" / "scripts" / "generate_benchmarks.py")
     text = script.render_page(tmp_path, tmp_path / "none.json")
     for command in script.COMMANDS.values():
         assert f"\nNot measured yet: `{command}`\n" in text
@@ -104,7 +104,7 @@ def test_what_is_not_measured_is_said_with_its_command(tmp_path: Path) -> None:
 
 
 def test_misses_and_a_better_baseline_are_said_in_words(tmp_path: Path) -> None:
-    script = load_script(ROOT / "docs" / "generate_benchmarks.py")
+    script = load_script(ROOT / "docs" / "scripts" / "generate_benchmarks.py")
     rows = []
     for readout in ("hard", "soft"):
         expected = script.read_expected()["bracket_white", 0.01, readout]
@@ -128,7 +128,7 @@ def test_misses_and_a_better_baseline_are_said_in_words(tmp_path: Path) -> None:
 
 
 def test_the_papers_form_is_compared_at_the_same_batch(tmp_path: Path) -> None:
-    script = load_script(ROOT / "docs" / "generate_benchmarks.py")
+    script = load_script(ROOT / "docs" / "scripts" / "generate_benchmarks.py")
     times = {"scoring, batch 64": 0.5, "scoring, batch 1": 1.0, "scoring, the paper's form": 10.0}
     rows = [{"measure": name, "value": value, "spread": 0, "unit": "ms/image"} for name, value in times.items()]
     store(tmp_path, "gpu", [row | {"note": ""} for row in rows])
@@ -137,7 +137,7 @@ def test_the_papers_form_is_compared_at_the_same_batch(tmp_path: Path) -> None:
 
 
 def test_settings_of_a_row_are_read() -> None:
-    script = load_script(ROOT / "docs" / "generate_benchmarks.py")
+    script = load_script(ROOT / "docs" / "scripts" / "generate_benchmarks.py")
     assert script.parse_settings("N=25000 d=192 picks=1,000 banks=1") == {
         "N": 25000,
         "d": 192,
@@ -153,7 +153,7 @@ def test_settings_of_a_row_are_read() -> None:
 
 def test_the_plot_is_the_same_for_the_same_numbers() -> None:
     pytest.importorskip("matplotlib")
-    script = load_script(ROOT / "docs" / "generate_benchmarks.py")
+    script = load_script(ROOT / "docs" / "scripts" / "generate_benchmarks.py")
     growth = [script.Growth(n, m, n * m * 1e-8) for n in (25_000, 50_000) for m in (1_000, 2_000)]
     drawn = script.render_plot(growth)
     assert drawn == script.render_plot(growth)
@@ -162,7 +162,7 @@ def test_the_plot_is_the_same_for_the_same_numbers() -> None:
 
 
 def test_planned_memory_and_compression_are_compared(tmp_path: Path) -> None:
-    script = load_script(ROOT / "docs" / "generate_benchmarks.py")
+    script = load_script(ROOT / "docs" / "scripts" / "generate_benchmarks.py")
     shape = {"images": 10, "patches": 784, "layers": 4, "dims": 384, "banks": 5, "max_anchors": ""}
     store(tmp_path, "memory", [shape | {"planned_gib": 2.0, "peak_gib": 1.5, "ratio": 0.75, "seconds": 60}])
     metrics = dict.fromkeys(["i_auroc", "i_ap", "i_f1", "p_auroc", "p_ap", "p_f1", "aupro"], 90.0)

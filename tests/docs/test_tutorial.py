@@ -17,6 +17,7 @@ from tests.conftest import tiny_config, write_tiny_backbone
 from tests.docs.test_pages import ROOT, load_script
 
 DOCS = ROOT / "docs"
+SCRIPTS = DOCS / "scripts"
 SIZE = 140  # pixels of a rendered part: a 10 x 10 grid
 STEPS = ["fitted", "one added", "all added", "one forgotten"]
 
@@ -25,12 +26,12 @@ Make = Callable[[Path, Config, int], Any]
 
 @pytest.fixture(scope="module")
 def make() -> Make:
-    """Run docs/make_tutorial.py: (output, config, size of the parts) to what happened."""
-    sys.path.insert(0, str(DOCS))
+    """Run docs/scripts/make_tutorial.py: (output, config, size of the parts) to what happened."""
+    sys.path.insert(0, str(SCRIPTS))
     try:
-        script = load_script(DOCS / "make_tutorial.py")
+        script = load_script(SCRIPTS / "make_tutorial.py")
     finally:
-        sys.path.remove(str(DOCS))
+        sys.path.remove(str(SCRIPTS))
     return lambda output, config, size: script.make(output, config, partial(script.render_flanges, size=size))
 
 
@@ -100,7 +101,7 @@ def test_the_walk_shows_what_it_promises(walked: tuple[Any, Path]) -> None:
 
 def test_the_page_tells_what_happened(walked: tuple[Any, Path]) -> None:
     walk, output = walked
-    text = (output / "tutorial.md").read_text(encoding="utf-8")
+    text = (output / "start" / "tutorial.md").read_text(encoding="utf-8")
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
     for path, result in walk.results["one forgotten"].items():
         score = f"{result.score:.3f}"
@@ -109,7 +110,7 @@ def test_the_page_tells_what_happened(walked: tuple[Any, Path]) -> None:
         assert f"\n$ procon {command} " in text
     assert "the same scores: True" in text
     assert f"forgot 1 image ({walk.forgotten})" in text
-    pictures = re.findall(r"\]\((images/[^)]+)\)", text)
+    pictures = re.findall(r"\]\(\.\./(images/[^)]+)\)", text)
     assert sorted(pictures) == [f"images/{path.name}" for path in sorted((output / "images").iterdir())]
     for name in pictures:
         with Image.open(output / name) as picture:
@@ -133,10 +134,12 @@ def test_the_page_in_the_repository_is_of_this_script(walked: tuple[Any, Path]) 
     def skeleton(path: Path) -> list[str]:
         text = path.read_text(encoding="utf-8")
         code = re.findall(r"^```py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-        names = re.findall(r"^#+ .+$|^\| `[^`]+`|\(images/[^)]+\)", text, re.MULTILINE)
+        names = re.findall(r"^#+ .+$|^\| `[^`]+`|\(\.\./images/[^)]+\)", text, re.MULTILINE)
         return names + [block for block in code if "config = " not in block]
 
-    assert skeleton(DOCS / "tutorial.md") == skeleton(walked[1] / "tutorial.md"), "run: make tutorial"
+    assert skeleton(DOCS / "start" / "tutorial.md") == skeleton(walked[1] / "start" / "tutorial.md"), (
+        "run: make tutorial"
+    )
 
 
 @pytest.mark.real

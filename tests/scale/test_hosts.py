@@ -32,7 +32,7 @@ PATIENCE = 300  # seconds for one command
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A token as docs/scale.md describes, and a head that misses a host after four seconds instead of a minute."""
+    """A token as docs/use/scale.md describes, and a head that misses a host after four seconds instead of a minute."""
     home = tmp_path_factory.mktemp("home")
     (home / ".ray").mkdir()
     (home / ".ray" / "auth_token").write_text("0123456789abcdef" * 2)

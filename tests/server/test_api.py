@@ -628,5 +628,5 @@ def test_the_tables_of_the_document_are_those_of_the_results(monkeypatch: pytest
     script = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, script)  # dataclasses look their module up
     spec.loader.exec_module(script)
-    text = (root / "docs" / "server.md").read_text(encoding="utf-8")
+    text = (root / "docs" / "use" / "server.md").read_text(encoding="utf-8")
     assert script.put_tables(text) == text, "run: python benchmarks/server.py --table"

@@ -21,7 +21,7 @@ def export(
     model: ModelArgument,
     to: Annotated[str, Option("--to", help=f"Runtime to export for: {' or '.join(RUNTIMES)}.")],
     output: Annotated[Path, Option("--output", "-o", help="Folder to write.")],
-    precision: Annotated[str, Option(help=f"{', '.join(PRECISIONS)}; see docs/deploy.md.")] = "fp32",
+    precision: Annotated[str, Option(help=f"{', '.join(PRECISIONS)}; see docs/use/deploy.md.")] = "fp32",
     check_images: Annotated[
         Path | None, Option(help="Images to compare both models on; default: training images.")
     ] = None,

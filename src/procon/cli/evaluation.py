@@ -87,7 +87,7 @@ def evaluate(
 
 
 def reproduce(
-    names: Annotated[list[str], Argument(help="Tables of the paper, or all; see docs/reproduce.md.")],
+    names: Annotated[list[str], Argument(help="Tables of the paper, or all; see docs/measure/reproduce.md.")],
     root: _Root,
     dataset: Annotated[
         str | None, Option("--dataset", help="Name of the dataset; needed if the folder does not show it.")

@@ -85,10 +85,10 @@ def with_settings(names: Sequence[str] | None = None) -> Callable[[Callable[...,
     allowed = [field.name for field in fields(Config) if names is None or field.name in names]
     flagged = [name for name in SETTINGS if name in allowed and SETTINGS[name].group == "user"]
     options = [_option(name, _TYPES.get(name, str) | None, SETTINGS[name].help) for name in flagged]
-    set_help = "Any setting of docs/cli.md, such as --set num_neighbors=3; repeat for more."
+    set_help = "Any setting of docs/use/cli.md, such as --set num_neighbors=3; repeat for more."
     options.append(_option("assignments", list[str] | None, set_help, "--set", metavar="NAME=VALUE"))
     if names is None:
-        best_help = "Start from Config.best() (docs/best.md) instead of the paper's recipe."
+        best_help = "Start from Config.best() (docs/understand/best.md) instead of the paper's recipe."
         options.append(_option("best", bool, best_help, "--best"))
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

@@ -11,7 +11,7 @@ Good images are scored as if they were new. Two rules make a threshold of their 
 
 The promise is exact where the scores and that of a new part are exchangeable: separate good images, ``held-out``. In
 ``leave-one-out`` each training image is scored nearly as if it had not been a training image. A single training image
-cannot be left out: ``mirrored`` is 1.12 times the score of its mirror image, measured in docs/threshold.md.
+cannot be left out: ``mirrored`` is 1.12 times the score of its mirror image, measured in docs/use/threshold.md.
 """
 
 import math

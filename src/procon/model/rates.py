@@ -29,7 +29,7 @@ class Spread(NamedTuple):
         """The score that good parts exceed at ``rate``: mean + t * deviation, with t the Student quantile.
 
         Normal tails would be too short: scores of good parts exceed three standard deviations in one or two of a
-        hundred cases (docs/threshold.md), as a Student distribution of five degrees of freedom does.
+        hundred cases (docs/use/threshold.md), as a Student distribution of five degrees of freedom does.
         """
         from scipy.special import stdtrit
 
