@@ -89,7 +89,7 @@ def test_a_wrong_setting_is_refused(run: Run, good_folder: Path, assignment: str
 
 def test_a_setting_is_read_in_its_type() -> None:
     assert parse_assignments(
-        ["tau=0.5", "tile=56", "resize=none", "layers=-1,-3", "image-size=70x112"], list(SETTINGS)
+        ["tau=0.5", "tile=56", "resize=none", "layers=-1,-3", "image-size=112x70"], list(SETTINGS)
     ) == {
         "tau": 0.5,
         "tile": 56,
