@@ -12,8 +12,9 @@ from procon.model import editing
 from procon.model.calibration import Calibration
 from procon.model.file import find_extractor, load_model, save_model
 from procon.model.fitting import fit_model
+from procon.model.history import Change
 from procon.model.memory import Memory
-from procon.model.model import Change, Model
+from procon.model.model import Model
 from procon.model.rates import FalseAlarms
 from procon.model.reader import Extractor, Reader
 from procon.model.scorer import ModelScorer

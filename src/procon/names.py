@@ -39,8 +39,3 @@ def original_name(shown: str) -> str:
         return chr(code + 0xDC00 if match[0][1] == "x" and code >= 0x80 else code)
 
     return _ESCAPE.sub(unescape, shown)
-
-
-def count_of(number: int, noun: str) -> str:
-    """``1 image``, ``2 images``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

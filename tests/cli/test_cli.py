@@ -52,6 +52,16 @@ def test_help_needs_no_heavy_import() -> None:
     assert "fit" in done.stdout and "predict" in done.stdout
 
 
+def test_info_and_threshold_need_no_torch(model: Path) -> None:
+    code = "import sys\nfrom procon.cli import main\n"
+    code += f"for command in ('info', 'threshold'):\n    sys.argv = ['procon', command, {str(model)!r}]\n"
+    code += "    try: main()\n    except SystemExit as stop: assert not stop.code\n"
+    code += "heavy = {'torch', 'transformers', 'safetensors', 'PIL'} & set(sys.modules)\nassert not heavy, heavy"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "rates on offer" in done.stdout
+
+
 def test_the_package_can_be_run_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "procon", "--help"], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "Usage: " in done.stdout and "predict" in done.stdout
@@ -89,7 +99,7 @@ def test_a_wrong_setting_is_refused(run: Run, good_folder: Path, assignment: str
 
 def test_a_setting_is_read_in_its_type() -> None:
     assert parse_assignments(
-        ["tau=0.5", "tile=56", "resize=none", "layers=-1,-3", "image-size=70x112"], list(SETTINGS)
+        ["tau=0.5", "tile=56", "resize=none", "layers=-1,-3", "image-size=112x70"], list(SETTINGS)
     ) == {
         "tau": 0.5,
         "tile": 56,

@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from procon import Detector
-from procon.model import storage
-from procon.model.file import read_calibration
+from procon.model.document import read_calibration
+from procon.model.metadata import read_metadata
+from procon.model.storage import read_model
 from tests.conftest import Run, part_pixels, tiny_config, with_model
 
 
@@ -102,7 +103,7 @@ def test_a_rate_and_a_score_change_the_metadata_alone(run: Run, model: Path, goo
     assert code == 0 and "about 50.0% of good parts" in out
     assert threshold_of(model) == sorted(scores)[3] < before
     assert tensor_bytes(model) == tensors
-    assert storage.read_metadata(model)["config"]["false_alarm_rate"] == 0.5
+    assert read_metadata(model)["config"]["false_alarm_rate"] == 0.5
     code, out, _ = run("threshold", model, "--score", "0.25")
     assert code == 0 and "set by hand" in out
     assert tensor_bytes(model) == tensors
@@ -191,8 +192,8 @@ def test_images_are_added_and_forgotten(run: Run, model: Path, good: Path, separ
     assert code == 0, err
     assert " forgot 2 images (" in out and "the memory holds 8 images" in out
     assert "8 good images, leave-one-out" in out
-    assert len(storage.read_metadata(model)["images"]) == 10
-    log = storage.read_metadata(tmp_path / "less.procon")["history"]
+    assert len(read_metadata(model)["images"]) == 10
+    log = read_metadata(tmp_path / "less.procon")["history"]
     assert [(entry["what"], entry["count"]) for entry in log] == [("added", 4), ("forgot", 2)]
     assert log[1]["images"] == [str(good / "001.png"), str(separate / "022.png")]
     shown = run("info", tmp_path / "less.procon")[1]
@@ -202,7 +203,7 @@ def test_images_are_added_and_forgotten(run: Run, model: Path, good: Path, separ
 def test_an_embedded_backbone_stays_embedded(run: Run, model: Path, good: Path, separate: Path) -> None:
     Detector.load(model, device="cpu").save(model, embed_backbone=True)
     assert run("add", model, separate)[0] == 0
-    assert storage.read_metadata(model)["backbone"]["embedded"]
+    assert read_metadata(model)["backbone"]["embedded"]
     run("threshold", model, "--score", "0.5")
     assert Detector.load(model, device="cpu").predict(good / "000.png").threshold == 0.5
 
@@ -212,7 +213,7 @@ def test_models_are_merged(run: Run, model: Path, separate: Path, tiny_backbone:
     code, out, err = run("merge", model, other, "-o", tmp_path / "both.procon")
     assert code == 0, err
     assert "merged 4 images" in out and "the memory holds 10 images, 75 anchors in each bank" in out
-    assert len(storage.read_metadata(tmp_path / "both.procon")["images"]) == 10
+    assert len(read_metadata(tmp_path / "both.procon")["images"]) == 10
     code, _, err = run("merge", model, tmp_path / "both.procon", "-o", tmp_path / "again.procon")
     assert code == 2 and "is in both models" in err
     assert not (tmp_path / "again.procon").exists()
@@ -253,14 +254,14 @@ def test_a_kill_while_writing_leaves_the_old_file(model: Path, tmp_path: Path) -
     before = model.read_bytes()
     code = (
         "import os, signal, pathlib\n"
-        "from procon.model import storage\n"
+        "from procon.model import metadata\n"
         "pathlib.Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"storage.rewrite_metadata(pathlib.Path({str(model)!r}), history=[])\n"
+        f"metadata.rewrite_metadata(pathlib.Path({str(model)!r}), history=[])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert model.read_bytes() == before
-    storage.read_model(model)
+    read_model(model)
 
 
 # ------------------------------------------------------------------------------------------------------------ explain
@@ -303,6 +304,6 @@ def test_thumbnails_are_stored_on_request(run: Run, good: Path, tiny_backbone: P
         code, _, err = run("fit", good, "-o", tmp_path / "t.procon", *flags, *extra)
         assert code == 0, err
         sizes.append((tmp_path / "t.procon").stat().st_size)
-    stored = storage.read_metadata(tmp_path / "t.procon")["thumbnail_bytes"]
+    stored = read_metadata(tmp_path / "t.procon")["thumbnail_bytes"]
     assert 0 < stored <= sizes[1] - sizes[0] + 8
     assert f"thumbnails         {stored / 2**20:.1f} MiB" in run("info", tmp_path / "t.procon")[1]

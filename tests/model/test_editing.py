@@ -13,7 +13,7 @@ from PIL import Image
 from procon import ConfigError, Detector, ImageError, NotFittedError
 from procon.model.memory import LayerMemory, Memory
 from procon.model.selection import FeatureStore, add_images, growth_size, merge_memories, remove_images
-from procon.model.training import TrainingImage
+from procon.model.training_image import TrainingImage
 from tests import reference
 from tests.conftest import part_pixels, tiny_config, with_model, write_tiny_backbone
 from tests.method.layers import k_center_from

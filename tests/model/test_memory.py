@@ -12,7 +12,7 @@ from procon.method.coreset import k_center, to_grid
 from procon.method.projection import gaussian_matrix
 from procon.model.memory import LayerMemory, Memory
 from procon.model.selection import FeatureStore, build_layer, coreset_size, select_anchors
-from procon.model.training import TrainingImage
+from procon.model.training_image import TrainingImage
 
 CPU = torch.device("cpu")
 

@@ -15,13 +15,8 @@ from torch import Tensor
 from procon.errors import ModelFileError
 from procon.files import atomic_path, atomic_text
 from procon.model import storage
-from procon.model.storage import (
-    MODEL_FORMAT,
-    read_metadata,
-    read_model,
-    rewrite_metadata,
-    write_model,
-)
+from procon.model.metadata import MODEL_FORMAT, read_metadata, rewrite_metadata
+from procon.model.storage import read_model, write_model
 
 METADATA = {"config": {"layers": [-3, -6], "seed": 42}, "calibration": {"scores": [0.1, 0.3125]}, "ü": None}
 

@@ -10,7 +10,6 @@ from PIL import Image
 from procon.errors import BatchError, ImageError
 from procon.model.training import (
     THUMBNAIL_SIDE,
-    TrainingImage,
     TrainingSources,
     digest_of,
     open_all_good,
@@ -18,6 +17,7 @@ from procon.model.training import (
     pack_thumbnails,
     unpack_thumbnails,
 )
+from procon.model.training_image import TrainingImage
 from procon.vision.images import open_image
 from tests.conftest import part_pixels
 

@@ -16,7 +16,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from procon import Detector
-from procon.model.file import read_calibration
+from procon.model.document import read_calibration
 from procon.server.lessons import keep_threshold, write_threshold
 from procon.server.process import JobError
 from procon.server.store import Store

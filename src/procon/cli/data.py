@@ -6,9 +6,10 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from procon.amounts import count_of
 from procon.cli.terminal import echo, show_progress
 from procon.errors import ConfigError, ImageError
-from procon.names import count_of, show_name
+from procon.names import show_name
 
 
 def import_labels(

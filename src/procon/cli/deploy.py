@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from procon.amounts import human_bytes
 from procon.cli.flags import ModelArgument, TrainingOption, WeightsOption
 from procon.cli.terminal import echo, show_progress, show_status, stderr_console
 from procon.deploy.manifest import PRECISIONS, RUNTIMES
@@ -62,7 +63,6 @@ def export(
 
 
 def _print_export(exported: "Exported") -> None:
-    from procon.results.cost import human_bytes
 
     difference, check = exported.difference, exported.entries["check"]
     echo(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from procon.amounts import human_bytes, human_time
 from procon.cli import ray as cli_ray
 from procon.cli.flags import DeviceOption, RayOption, check_model_target
 from procon.cli.terminal import echo, show_progress, show_status, stderr_console
@@ -77,7 +78,7 @@ def fit(
                 cli_ray.fit_shards(good, output, config, using, shards, skip_bad)
         return
     from procon.detector import Detector
-    from procon.results.cost import human_bytes, human_time, plan_fit
+    from procon.results.cost import plan_fit
     from procon.vision.folders import training_images
     from procon.vision.scope import parse_roi
 

@@ -23,7 +23,7 @@ class Setting(NamedTuple):
 SETTINGS: dict[str, Setting] = {
     "backbone": Setting("user", f"One of {', '.join(CHOICES['backbone'])}."),
     "weights": Setting("user", "Backbone weights: Hugging Face folder, .safetensors or .pth."),
-    "image_size": Setting("user", "Side in pixels, or HEIGHTxWIDTH; multiples of 14."),
+    "image_size": Setting("user", "Side in pixels, or WIDTHxHEIGHT; multiples of 14."),
     "coreset_ratio": Setting("user", "Share of the patches that a bank keeps."),
     "banks": Setting("user", "Memories per layer."),
     "false_alarm_rate": Setting("recipe", "Share of good parts that may be flagged; see also procon threshold."),
@@ -137,7 +137,7 @@ def _parse(name: str, text: str) -> Any:
         return tuple(_integers(name, text, ","))
     if name == "image_size":
         sides = _integers(name, text.lower(), "x")
-        return sides[0] if len(sides) == 1 else tuple(sides)
+        return sides[0] if len(sides) == 1 else tuple(reversed(sides))  # typed as WIDTHxHEIGHT, kept as (height, width)
     if text.lower() == "none" and getattr(Config, name, "") is None:
         return None
     hint = str(get_type_hints(Config)[name])

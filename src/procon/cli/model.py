@@ -67,7 +67,7 @@ def threshold(
 
     Only the metadata of the file is rewritten, atomically.
     """
-    from procon.model.file import read_calibration
+    from procon.model.document import read_calibration
 
     flags = {"--calibrate": calibrate is not None, "--leave-one-out": leave_one_out, "--score": score is not None}
     sources = [flag for flag, is_given in flags.items() if is_given]
@@ -128,8 +128,8 @@ def _why_unchanged(calibration: "Calibration") -> str:
 
 def _write_calibration(model: Path, before: "Calibration | None", after: "Calibration | None") -> "Calibration":
     from procon.model.calibration import change_note
-    from procon.model.file import write_calibration
-    from procon.model.model import Change, utc
+    from procon.model.document import write_calibration
+    from procon.model.history import Change, utc
 
     assert after is not None
     write_calibration(model, after, Change(utc(), "threshold", note=change_note(before, after)))
@@ -162,7 +162,7 @@ def _threshold_facts(
 def _print_threshold(
     model: Path, calibration: "Calibration", false_alarms: "FalseAlarms | None", measure: Path | None
 ) -> None:
-    from procon.model.storage import read_metadata
+    from procon.model.metadata import read_metadata
 
     names = [image.name for image in calibration.images] or [image["name"] for image in read_metadata(model)["images"]]
     for line in calibration.describe(names):

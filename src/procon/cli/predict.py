@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from procon.amounts import human_bytes
 from procon.cli import ray as cli_ray
 from procon.cli.flags import AnyModelArgument, DeviceOption, ModelArgument, RayOption, WeightsOption
 from procon.cli.terminal import echo, show_progress, show_status
@@ -88,9 +89,8 @@ def info(
     as_json: Annotated[bool, Option("--json", help="Print the metadata as JSON.")] = False,
 ) -> None:
     """Say what a model file holds."""
-    from procon.model.file import describe_file
-    from procon.model.storage import read_metadata
-    from procon.results.cost import human_bytes
+    from procon.model.document import describe_file
+    from procon.model.metadata import read_metadata
 
     if as_json:
         echo(json.dumps(read_metadata(model), indent=2))

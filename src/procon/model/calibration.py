@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from procon.config import CHOICES, ThresholdRule, check_false_alarm_rate
 from procon.errors import ConfigError
 from procon.model.rates import CONFIDENCE, Spread, conformal_rank, images_needed, measure_spread, tolerance_rate
-from procon.model.training import TrainingImage
+from procon.model.training_image import TrainingImage
 
 CALIBRATION_KINDS = ("leave-one-out", "held-out", "mirrored")
 RATES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1)  # on offer in tables

@@ -8,12 +8,14 @@ from procon.config import ThresholdRule, refuse
 from procon.errors import ConfigError, ImageError
 from procon.model.calibration import Calibration, GoodScore, change_note
 from procon.model.fitting import leave_one_out, needs_measuring
+from procon.model.history import Change, utc
 from procon.model.memory import Memory
-from procon.model.model import Change, Model, utc
+from procon.model.model import Model
 from procon.model.rates import FalseAlarms, estimate_false_alarms
 from procon.model.reader import EmbeddedImage, Reader
 from procon.model.selection import add_images, growth_size, merge_memories, remove_images
-from procon.model.training import TrainingImage, TrainingSources, list_good, open_all_good
+from procon.model.training import TrainingSources, list_good, open_all_good
+from procon.model.training_image import TrainingImage
 from procon.names import show_name
 from procon.progress import Progress
 from procon.vision.images import ImageLike, ImageLikes

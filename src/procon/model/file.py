@@ -1,22 +1,22 @@
 """A model as a file: settings, memory, threshold, log, and which backbone it belongs to."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from procon.config import Config
 from procon.errors import ModelFileError
-from procon.model.calibration import Calibration
+from procon.model.document import calibration_of, mismatch_refused
+from procon.model.history import Change
 from procon.model.memory import Memory
-from procon.model.model import Change, Model
+from procon.model.model import Model
 from procon.model.reader import Extractor
-from procon.model.storage import read_metadata, read_model, rewrite_metadata, write_model
-from procon.model.training import TrainingImage, pack_thumbnails, unpack_thumbnails
+from procon.model.storage import read_model, write_model
+from procon.model.training import pack_thumbnails, unpack_thumbnails
+from procon.model.training_image import TrainingImage
 from procon.vision.backbone import Backbone, rebuild
 
 _IDENTITY = ("source", "sha256", "fingerprint", "architecture")  # of the backbone; see Backbone.identity
@@ -46,7 +46,7 @@ def load_model(path: Path, weights: str | Path | None = None) -> tuple[Model, di
     ``weights`` names other weights, which then replace those that the file names or embeds.
     """
     tensors, metadata = read_model(path)
-    with _mismatch_refused(path):
+    with mismatch_refused(path):
         config = Config.from_dict(metadata["config"])
         thumbnails = unpack_thumbnails(tensors, len(metadata["images"]))
         described = zip(metadata["images"], thumbnails, strict=True)
@@ -87,16 +87,6 @@ def find_extractor(path: Path, model: Model, embedded: dict[str, Tensor], device
     return extractor
 
 
-@contextmanager
-def _mismatch_refused(path: Path) -> Iterator[None]:
-    """What does not fit together in a file becomes one sentence that names it."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else error
-        raise ModelFileError(f"{path}: its content does not fit together ({what}); fit again") from None
-
-
 def _refuse_mismatch(model: Model) -> None:
     """A ValueError where the memory is not one that these settings make."""
     config, memory, calibration = model.config, model.memory, model.calibration
@@ -120,56 +110,3 @@ def _refuse_mismatch(model: Model) -> None:
     own_scores = calibration is not None and model.held_out is None
     if calibration is not None and own_scores and len(calibration.scores) != len(memory.images):
         raise ValueError(f"{len(calibration.scores)} calibration scores for {len(memory.images)} training images")
-
-
-def describe_file(path: Path) -> list[tuple[str, str]]:
-    """What a model file holds, as (name, text) for people, without reading its tensors."""
-    metadata = read_metadata(path)
-    with _mismatch_refused(path):
-        calibration = calibration_of(metadata)
-        config, backbone, thumbnails = metadata["config"], metadata["backbone"], metadata["thumbnail_bytes"]
-        lines = [
-            ("format", str(metadata["format"])),
-            ("backbone", f"{config['backbone']} from {backbone['source']}" + " (embedded)" * backbone["embedded"]),
-            ("weights sha256", backbone["sha256"]),
-            ("images", f"{len(metadata['images'])} good images, {metadata['patches']} patches each"),
-            ("region", f"{roi:.0%} of the image" if (roi := metadata.get("roi")) is not None else "the whole image"),
-            ("thumbnails", f"{thumbnails / 2**20:.1f} MiB" if thumbnails else "none"),
-        ]
-        if calibration is None:
-            lines.append(("threshold", "none: fitted on too few images; see procon threshold"))
-        else:
-            names = ["threshold", *[""] * 9]
-            images = [str(image["name"]) for image in metadata["images"]]
-            lines += zip(names, calibration.describe(images), strict=False)
-            lines.append(("pixel threshold", f"{calibration.pixel_threshold:.4f}"))
-        changes = [str(Change.from_dict(change)) for change in metadata["history"]] or ["none since the fit"]
-        lines += zip(["changes", *[""] * len(changes)], changes, strict=False)
-    return lines + [(name.replace("_", " "), str(value)) for name, value in config.items() if name != "backbone"]
-
-
-def calibration_of(metadata: Mapping[str, Any]) -> Calibration | None:
-    """The calibration in the metadata of a model file."""
-    return Calibration.from_dict(metadata["calibration"]) if metadata["calibration"] is not None else None
-
-
-def read_calibration(path: Path) -> Calibration | None:
-    """The calibration in a model file, without reading its tensors."""
-    metadata = read_metadata(path)
-    with _mismatch_refused(path):
-        return calibration_of(metadata)
-
-
-def write_calibration(path: Path, calibration: Calibration, change: Change) -> None:
-    """Put another calibration into a model file, with an entry in its log; the tensors stay as they are."""
-    metadata = read_metadata(path)
-    rewrite_metadata(
-        path,
-        config={
-            **metadata["config"],
-            "false_alarm_rate": calibration.false_alarm_rate,
-            "threshold_rule": calibration.rule,
-        },
-        calibration=calibration.to_dict(),
-        history=[*metadata["history"], change.to_dict()],
-    )

@@ -12,7 +12,7 @@ from procon.arrays import Bools
 from procon.errors import ConfigError, MissingExtraError
 from procon.method.levels import anchor_levels
 from procon.method.neighbors import Banks
-from procon.model.training import TrainingImage
+from procon.model.training_image import TrainingImage
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,8 @@ from procon.method.tiling import tiled_tokens
 from procon.model.calibration import GoodScore
 from procon.model.memory import Memory
 from procon.model.selection import FeatureStore
-from procon.model.training import TrainingImage, open_good
+from procon.model.training import open_good
+from procon.model.training_image import TrainingImage
 from procon.model.verdict import opened_groups
 from procon.progress import Progress
 from procon.vision.backbone import Backbone

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from procon.method.coreset import OnPick, densest, k_center, k_center_from_grid, k_center_on_grid, to_grid_
 from procon.model.memory import LayerMemory, Memory
-from procon.model.training import TrainingImage
+from procon.model.training_image import TrainingImage
 
 IN_RAM_BYTES = 2 * 2**30  # features up to this size stay in memory as fp32; beyond it they go to disk as fp16
 

@@ -5,8 +5,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -16,66 +14,21 @@ from torch import Tensor
 
 from procon.errors import ModelFileError
 from procon.files import atomic_path
+from procon.model.metadata import KEY, MODEL_FORMAT, read_metadata, sealed
 from procon.vision.weights import read_safetensors
-
-MODEL_FORMAT = 1
-_KEY = "procon"  # the entry of the safetensors metadata that holds our JSON
 
 
 def write_model(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
     """Write ``tensors`` and JSON-ready ``metadata`` to ``path``; an earlier file there survives any failure."""
     tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    document = _sealed({**metadata, "format": MODEL_FORMAT, "tensors_sha256": _tensors_sha256(tensors)})
+    document = sealed({**metadata, "format": MODEL_FORMAT, "tensors_sha256": _tensors_sha256(tensors)})
     with atomic_path(path) as temporary:
         try:
-            save_file(tensors, temporary, metadata={_KEY: json.dumps(document)})
+            save_file(tensors, temporary, metadata={KEY: json.dumps(document)})
         except SafetensorError as error:  # the number of the system's error is in its text only
             number = re.search(r"os error (\d+)", str(error))
             code = int(number[1]) if number else errno.EIO
             raise OSError(code, os.strerror(code), str(path)) from error
-
-
-def rewrite_metadata(path: Path, **changes: Any) -> dict[str, Any]:
-    """Replace entries of the metadata; the tensors are copied byte for byte, and the whole file changes at once.
-
-    Gives the metadata now in the file.
-    """
-    path = Path(path)
-    document = _sealed({**read_metadata(path), **changes})
-    header = {**_read_header(path), "__metadata__": {_KEY: json.dumps(document)}}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
-    with path.open("rb") as source, atomic_path(path) as temporary, temporary.open("wb") as target:
-        source.seek(8 + struct.unpack("<Q", source.read(8))[0])
-        target.write(struct.pack("<Q", len(text)) + text)
-        shutil.copyfileobj(source, target, 2**20)
-    return document
-
-
-def read_metadata(path: Path) -> dict[str, Any]:
-    """The JSON of a model file, after checking that it is one, complete, unchanged, and of a format we read.
-
-    Tensors are not read; :func:`read_model` checks them.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise ModelFileError(f"{path}: no such model file; make one with: procon fit FOLDER -o {path.name}")
-    header = _read_header(path)
-    try:
-        metadata = json.loads(header["__metadata__"][_KEY])
-    except (KeyError, TypeError, ValueError):
-        raise ModelFileError(f"{path}: is a safetensors file but not a ProCon model") from None
-    version = metadata.get("format") if isinstance(metadata, dict) else None
-    if not isinstance(version, int):
-        raise ModelFileError(f"{path}: is a safetensors file but not a ProCon model")
-    if version > MODEL_FORMAT:
-        raise ModelFileError(
-            f"{path}: has format {version}, this release reads up to {MODEL_FORMAT}; upgrade with: "
-            "pip install -U procon"
-        )
-    if _sealed(metadata)["checksum"] != metadata.get("checksum"):
-        raise ModelFileError(f"{path}: is corrupted: its checksum does not match; copy it again or fit again")
-    return dict(metadata)
 
 
 def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -90,34 +43,6 @@ def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if _tensors_sha256(tensors) != metadata.get("tensors_sha256"):
         raise ModelFileError(f"{path}: is corrupted: its checksum does not match; copy it again or fit again")
     return tensors, metadata
-
-
-def _read_header(path: Path) -> dict[str, Any]:
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        start = stream.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 2 <= length <= 100_000_000:
-            kind = "is empty" if size == 0 else "is not a ProCon model"
-            raise ModelFileError(f"{path}: {kind}; copy it again or fit again")
-        text = stream.read(length)
-    if text[:1] == b"{" and len(text) < length:
-        raise ModelFileError(f"{path}: is truncated: it ends inside its header; copy it again or fit again")
-    try:
-        header: dict[str, Any] = json.loads(text)
-        end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
-        whole = 8 + length + int(end)
-    except (ValueError, TypeError, LookupError, AttributeError):
-        raise ModelFileError(f"{path}: is not a ProCon model, or its header is corrupted") from None
-    if size < whole:
-        raise ModelFileError(f"{path}: is truncated: {size:,} of {whole:,} bytes; copy it again or fit again")
-    return header
-
-
-def _sealed(metadata: dict[str, Any]) -> dict[str, Any]:
-    """The metadata with the sha256 over all of it, that of the tensors included: a threshold is as precious as they."""
-    rest = {name: value for name, value in metadata.items() if name != "checksum"}
-    return {**rest, "checksum": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
 
 
 def _tensors_sha256(tensors: dict[str, Tensor]) -> str:

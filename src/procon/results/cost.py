@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from procon.amounts import human_bytes, human_time
 from procon.config import Config
 from procon.detector import Detector
 from procon.model.selection import IN_RAM_BYTES, coreset_size
@@ -99,20 +100,3 @@ def resident_bytes() -> int:
     if not statm.exists():
         return 0
     return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def human_bytes(count: float) -> str:
-    """1572864 -> '2 MiB', 1610612736 -> '1.5 GiB'."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
-
-
-def human_time(seconds: float) -> str:
-    """75 -> '75 s', 200 -> '3 min'."""
-    if seconds < 90:
-        return f"{seconds:.0f} s" if seconds >= 1 else "a second"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

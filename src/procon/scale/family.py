@@ -24,7 +24,7 @@ from procon.model.memory import LayerMemory, Memory
 from procon.model.model import Model
 from procon.model.reader import EmbeddedImage, Reader
 from procon.model.selection import coreset_size, gather_layer, selection_points
-from procon.model.training import TrainingImage
+from procon.model.training_image import TrainingImage
 from procon.progress import Progress
 from procon.scale.cluster import Unit, WorkerProgress, Workers, collect_values, split_items
 from procon.scale.sharded import pick_centers

@@ -7,7 +7,7 @@ from pathlib import Path
 from procon.config import Config
 from procon.detector import Detector
 from procon.errors import ImageError, ModelFileError
-from procon.model.storage import read_metadata
+from procon.model.metadata import read_metadata
 from procon.model.training import digest_of
 from procon.progress import Progress
 from procon.scale.cluster import Unit, WorkerProgress, Workers

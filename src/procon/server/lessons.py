@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from procon.model.calibration import Calibration, change_note
-from procon.model.file import read_calibration, write_calibration
-from procon.model.model import Change, utc
-from procon.model.storage import read_metadata
+from procon.model.document import read_calibration, write_calibration
+from procon.model.history import Change, utc
+from procon.model.metadata import read_metadata
 from procon.server.disk import install
 from procon.server.models import Models
 from procon.server.process import JobError

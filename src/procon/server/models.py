@@ -20,9 +20,9 @@ from procon.deploy.manifest import MANIFEST, is_exported
 from procon.detector import Detector
 from procon.errors import ProconError
 from procon.model.calibration import Calibration
-from procon.model.file import calibration_of
-from procon.model.model import Change
-from procon.model.storage import read_metadata
+from procon.model.document import calibration_of
+from procon.model.history import Change
+from procon.model.metadata import read_metadata
 from procon.server.engine import Engine
 from procon.server.request_errors import Redactor, RequestError
 from procon.server.settings import ENDING, NAME_PATTERN, Settings

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from procon.errors import ConfigError
-from procon.model.file import read_calibration
+from procon.model.document import read_calibration
 from procon.server import answers, schemas
 from procon.server.lessons import write_threshold
 from procon.server.openapi import FILE, FILES, PROBLEMS, ModelName, content, form_body, pixel_pattern

@@ -37,7 +37,7 @@ from procon.model.selection import (
     select_anchors,
     selection_grid,
 )
-from procon.model.training import TrainingImage
+from procon.model.training_image import TrainingImage
 from procon.progress import Progress
 from procon.vision.backbone import Backbone
 
