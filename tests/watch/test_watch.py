@@ -1,6 +1,7 @@
 """Images are scored once they are complete, and no result is lost: not to a receiver that is down, not to a restart."""
 
 import csv
+import errno
 import json
 import os
 import shutil
@@ -25,7 +26,7 @@ from procon import ConfigError, Detector, ImageError, MissingExtraError
 from procon.cli import app
 from procon.watch import sinks as sinks_module
 from procon.watch.arrivals import Arrival, Camera, Folder, is_camera
-from procon.watch.outbox import Outbox
+from procon.watch.outbox import Key, Outbox
 from procon.watch.sinks import CsvSink, MqttSink, SinkError, WebhookSink
 from procon.watch.watcher import Delivery, Watcher, event_id, watch
 from tests.conftest import part_pixels
@@ -340,6 +341,41 @@ def test_a_folder_that_goes_away_is_waited_for(detector: Detector, outbox: Outbo
     assert said == [f"waiting: {inbox}: no such folder; check the path"]
 
 
+def test_errors_of_the_system_while_looking_are_waited_for(
+    detector: Detector, outbox: Outbox, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, said, receiver = threading.Event(), list[str](), Receiver()
+    folder = Folder(inbox, 0.01)
+    put(inbox / "a.png")
+    find_files, failures = folder.files, [OSError(errno.EIO, "Input/output error", str(inbox))] * 3
+
+    def fail_first() -> list[Key]:
+        if failures:
+            raise failures.pop()
+        return find_files()
+
+    monkeypatch.setattr(folder, "files", fail_first)
+    settings: dict[str, Any] = {"every": 0.01, "stop": stop, "say": said.append}
+    thread = threading.Thread(
+        target=watch, args=(Watcher(folder, detector, outbox, [receiver]), outbox, [receiver]), kwargs=settings
+    )
+    thread.start()
+    try:
+        eventually(lambda: len(receiver.got) == 1 or not thread.is_alive())
+    finally:
+        stop.set()
+        thread.join()
+    assert said == [f"waiting: {inbox}: Input/output error"]
+    assert len(receiver.got) == 1
+
+
+def test_a_link_that_leads_nowhere_or_to_itself_is_passed_over(inbox: Path) -> None:
+    (inbox / "loop.png").symlink_to("loop.png")
+    (inbox / "nowhere.png").symlink_to("missing")
+    put(inbox / "a.png")
+    assert [Path(key[0]).name for key in Folder(inbox, 0.1).files()] == ["a.png"]
+
+
 def test_mqtt_without_its_library_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "paho.mqtt", None)
     with pytest.raises(MissingExtraError, match=r"needs paho-mqtt; install it with: pip install 'procon\[mqtt\]'"):
@@ -549,8 +585,9 @@ def test_a_watcher_is_killed_and_started_again_without_loss(detector: Detector, 
             return [Path(row["source"]).name for row in csv.DictReader(stream)]
 
     for round_, (name, end) in enumerate((("1.png", "kill"), ("2.png", "terminate"))):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        assert process.stderr is not None
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None and process.stdout is not None
+        process.stdout.close()  # as with "| head": nobody reads what it prints
         try:
             if round_ == 0:
                 assert process.stderr.readline().startswith(f"watching {inbox}")

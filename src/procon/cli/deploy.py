@@ -146,7 +146,8 @@ def watch(
 
     def print_event(body: dict[str, Any]) -> None:
         verdict = {True: "ANOMALOUS", False: "good", None: "-"}[body.get("is_anomalous")]
-        echo(f"{body['source']}  {body.get('error') or format(body['score'], '.4f')}  {verdict}")
+        with suppress(OSError):  # as above; the result is in the outbox
+            echo(f"{body['source']}  {body.get('error') or format(body['score'], '.4f')}  {verdict}")
 
     say(f"watching {show_name(source)}; results are stored in {show_name(outbox)} until they are delivered")
     try:

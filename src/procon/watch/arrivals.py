@@ -41,7 +41,7 @@ class Folder:
         for path in list_images(self._folder, recursive=True):
             try:
                 status = path.stat()
-            except FileNotFoundError:  # gone since the folder was listed
+            except OSError:  # gone since the folder was listed, or a link that leads to itself
                 continue
             keys.append((str(path), status.st_size, status.st_mtime_ns))
         return keys

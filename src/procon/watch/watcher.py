@@ -10,6 +10,7 @@ from threading import Event, Thread
 from typing import Any
 
 from procon.errors import ImageError
+from procon.files import describe_os_error
 from procon.model.verdict import Predictor
 from procon.progress import Say, say_nothing
 from procon.watch.arrivals import Arrival, Camera, Folder
@@ -150,9 +151,9 @@ def watch(
                     for own_news in news:
                         own_news.set()
                 waiting = False
-            except (ImageError, OutboxError) as error:  # no folder, camera or disk space for now
+            except (ImageError, OutboxError, OSError) as error:  # no folder, camera or disk space for now
                 if not waiting:
-                    say(f"waiting: {error}")
+                    say(f"waiting: {describe_os_error(error) if isinstance(error, OSError) else error}")
                 waiting = True
             for thread, sink in zip(threads, sinks, strict=True):
                 if not thread.is_alive() and not stop.is_set():
