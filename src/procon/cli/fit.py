@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from procon.amounts import human_bytes, human_time
+from procon.amounts import count_of, human_bytes, human_time
 from procon.cli import ray as cli_ray
 from procon.cli.flags import DeviceOption, RayOption, check_model_target
 from procon.cli.terminal import echo, show_progress, show_status, stderr_console
@@ -98,13 +98,25 @@ def fit(
             rest = [Path(name) for name in detector.model.memory.names if name not in suspected]
             with show_progress() as on_progress:
                 detector.fit(rest, progress=on_progress, thumbnails=thumbnails, roi=region)
-            console.print(f"fitted again on the {len(rest)} others")
+            console.print(f"fitted again on {count_of(len(rest), 'image')}, without the suspects")
     detector.save(output, embed_backbone="backbone" in embedded)
+    echo(_result_in_a_sentence(detector, output))
     for fact in detector.describe():
         console.print(fact)
     _show_odd_images(detector, output)
     size, spent = human_bytes(output.stat().st_size), human_time(time.perf_counter() - started)
     echo(f"wrote {output} ({size}) in {spent}\nnext: procon predict {output} IMAGES -o out/")
+
+
+def _result_in_a_sentence(detector: "Detector", output: Path) -> str:
+    """What the fit made, for someone who does not know the terms; the statistics follow."""
+    images, calibration = count_of(len(detector.model.memory.images), "good image"), detector.calibration
+    if calibration is None:
+        return f"{output} is ready: it knows {images} and ranks new parts, but has no threshold to judge them by"
+    odd = len(detector.odd_images())
+    caution = f"; {count_of(odd, 'training image')} should be looked at first" if odd else ""
+    limit = f"a score of {calibration.threshold:.4f}"
+    return f"{output} is ready: it knows {images} and calls a part anomalous above {limit}{caution}"
 
 
 def _show_odd_images(detector: "Detector", output: Path) -> None:
@@ -132,7 +144,8 @@ def _list_suspects(detector: "Detector", output: Path) -> set[str]:
         left, top, right, bottom = suspect.box
         where = f"{left},{top} to {right},{bottom}"
         echo(f"suspect: {show_name(suspect.image)}: {suspect.excess:.1f} spreads above the median, most at {where}")
-    echo(f"{len(flagged)} of {len(ranked)} training images are suspected; look at {page}")
+    are = "is" if len(flagged) == 1 else "are"
+    echo(f"{len(flagged)} of {len(ranked)} training images {are} suspected; look at {page}")
     return {suspect.image for suspect in flagged}
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from typer import Argument, Option
 
-from procon.config import BEST, CHOICES, Config
+from procon.config import BEST, Config
 from procon.errors import ConfigError
 
 
@@ -21,7 +21,11 @@ class Setting(NamedTuple):
 
 
 SETTINGS: dict[str, Setting] = {
-    "backbone": Setting("user", f"One of {', '.join(CHOICES['backbone'])}."),
+    "backbone": Setting(
+        "user",
+        "dinov2-small, dinov2-base, dinov2-large or dinov2-giant; each also with registers, such as "
+        "dinov2-base-with-registers; or dinov2-custom.",
+    ),
     "weights": Setting("user", "Backbone weights: Hugging Face folder, .safetensors or .pth."),
     "image_size": Setting("user", "Side in pixels, or WIDTHxHEIGHT; multiples of 14."),
     "coreset_ratio": Setting("user", "Share of the patches that a bank keeps."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from procon.amounts import count_of
 from procon.cli.flags import (
     DeviceOption,
     ModelArgument,
@@ -119,10 +120,10 @@ def _why_unchanged(calibration: "Calibration") -> str:
         return "the rate leads to the same score"
     from procon.model.rates import images_needed
 
-    needed = images_needed(calibration.false_alarm_rate)
+    scored, needed = count_of(len(calibration.scores), "image"), images_needed(calibration.false_alarm_rate)
     return (
-        f"{len(calibration.scores)} images cannot guarantee less than {calibration.lowest_rate:.1%}; calibrate on "
-        f"{needed} good images (--calibrate FOLDER), or use --robust"
+        f"{scored} cannot guarantee less than {calibration.lowest_rate:.1%}; calibrate on {needed} good images "
+        "(--calibrate FOLDER), or use --robust"
     )
 
 
@@ -274,7 +275,7 @@ def _edited(detector: "Detector", target: Path) -> "Iterator[tuple[Detector, Pro
     memory, calibration = detector.model.memory, detector.calibration
     echo(str(detector.history[-1]))
     anchors = memory.layers[0].banks.shape[1]
-    echo(f"the memory holds {len(memory.images)} images, {anchors:,} anchors in each bank")
+    echo(f"the memory holds {count_of(len(memory.images), 'image')}, {anchors:,} anchors in each bank")
     for line in calibration.describe(memory.names) if calibration else ["no threshold: too few images"]:
         echo(line)
     echo(f"wrote {target}")

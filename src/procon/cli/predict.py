@@ -1,4 +1,4 @@
-"""Commands around a model and its images: predict, info, check, demo."""
+"""Commands around a model and its images: predict, info, demo."""
 
 import json
 import time
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from procon.amounts import human_bytes
+from procon.amounts import count_of, human_bytes
 from procon.cli import ray as cli_ray
 from procon.cli.flags import AnyModelArgument, DeviceOption, ModelArgument, RayOption, WeightsOption
 from procon.cli.terminal import echo, show_progress, show_status
@@ -44,7 +44,7 @@ def predict(
     with show_status(f"loading {show_name(model)}"):
         detector: Any = load_any(model, weights=weights, device="cpu" if ray is not None else device)
     rows, written = list["ScoredImage"](), list[Path]()
-    title = f"{show_name(model.name)}: {len(named)} images"
+    title = f"{show_name(model.name)}: {count_of(len(named), 'image')}"
     about: dict[str, Any] = {"title": title, "facts": detector.describe(), "coco": coco, "on_file": written.append}
 
     def on_row(row: "ScoredImage") -> None:
@@ -67,7 +67,7 @@ def predict(
         if not as_json and rows:
             _print_rows(rows, limit=40 if output else None)
         if len(rows) < len(named):
-            echo(f"interrupted after {len(rows)} of {len(named)} images", err=True)
+            echo(f"interrupted after {len(rows)} of {count_of(len(named), 'image')}", err=True)
         scored = [row.prediction for row in rows if row.prediction is not None]
         for note in remarks(detector.calibration, detector.describe(), scored):
             echo(note, err=as_json)
@@ -99,29 +99,6 @@ def info(
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         echo(f"{name:<{width}}  {value}")
-
-
-def check(
-    folder: Annotated[Path, Argument(help="Folder to look at: parts of your own, or a benchmark dataset.")],
-    quick: Annotated[bool, Option("--quick", help="Check the names only; open no file.")] = False,
-) -> None:
-    """Say what a folder holds and what is wrong with it, without doing any work on it."""
-    from procon.deploy.workspace import find_leftovers
-    from procon.evaluation.data.checks import check_folder
-
-    leftovers = [*find_leftovers(folder), *sorted(folder.glob(".*.partial"))]
-    for leftover in leftovers:
-        echo(f"problem: {show_name(leftover)}: left by a killed program; remove it if none is writing", err=True)
-    with show_progress() as on_progress:
-        report = check_folder(folder, lambda done, total: on_progress("opening images", done, total), quick)
-    echo(f"{folder}: {report.heading}")
-    for line in report.lines:
-        echo(line)
-    for problem in report.problems:
-        echo(f"problem: {problem}", err=True)
-    if report.problems or leftovers:
-        raise typer.Exit(2)
-    echo(f"{report.verdict}\nnext: {report.next_step}")
 
 
 def demo(
@@ -169,4 +146,4 @@ def _print_rows(rows: "list[ScoredImage]", limit: int | None = None) -> None:
     if limit is not None and len(rows) > limit:
         echo(f"... and {len(rows) - limit} more")
     flagged = sum(bool(row.prediction and row.prediction.is_anomalous) for row in rows)
-    echo(f"{len(rows)} images, {flagged} anomalous")
+    echo(f"{count_of(len(rows), 'image')}, {flagged} anomalous")

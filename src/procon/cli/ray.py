@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from procon.amounts import count_of
 from procon.cli.terminal import echo, show_bars, stderr_console
 from procon.config import Config
 from procon.errors import ConfigError
@@ -83,7 +84,7 @@ def fit_each(folder: Path, output: Path, config: Config, using: "Workers", skip_
                 failed += 1
                 echo(f"error: {part.error}", err=True)
             else:
-                echo(f"{'wrote' if part.fresh else 'up to date:'} {part.model} ({part.images} images)")
+                echo(f"{'wrote' if part.fresh else 'up to date:'} {part.model} ({count_of(part.images, 'image')})")
     echo(f"{len(parts) - failed} of {len(parts)} parts have a model in {output}")
     if failed:
         raise typer.Exit(2)

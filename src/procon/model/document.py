@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from procon.amounts import count_of
 from procon.errors import ModelFileError
 from procon.model.calibration import Calibration
 from procon.model.history import Change
@@ -31,7 +32,7 @@ def describe_file(path: Path) -> list[tuple[str, str]]:
             ("format", str(metadata["format"])),
             ("backbone", f"{config['backbone']} from {backbone['source']}" + " (embedded)" * backbone["embedded"]),
             ("weights sha256", backbone["sha256"]),
-            ("images", f"{len(metadata['images'])} good images, {metadata['patches']} patches each"),
+            ("images", f"{count_of(len(metadata['images']), 'good image')}, {metadata['patches']} patches each"),
             ("region", f"{roi:.0%} of the image" if (roi := metadata.get("roi")) is not None else "the whole image"),
             ("thumbnails", f"{thumbnails / 2**20:.1f} MiB" if thumbnails else "none"),
         ]
@@ -44,6 +45,9 @@ def describe_file(path: Path) -> list[tuple[str, str]]:
             lines.append(("pixel threshold", f"{calibration.pixel_threshold:.4f}"))
         changes = [str(Change.from_dict(change)) for change in metadata["history"]] or ["none since the fit"]
         lines += zip(["changes", *[""] * len(changes)], changes, strict=False)
+    side = config["image_size"]
+    width, height = (side, side) if isinstance(side, int) else (side[1], side[0])
+    config = {**config, "image_size": f"{width} x {height} pixels"}
     return lines + [(name.replace("_", " "), str(value)) for name, value in config.items() if name != "backbone"]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from procon.amounts import count_of
 from procon.config import Config
 from procon.model.calibration import Calibration, GoodScore
 from procon.model.history import Change
@@ -65,10 +66,10 @@ class Model:
         tiles = f", in tiles of {config.tile}" if config.tile else ""
         region = "" if memory.roi is None else f", {memory.roi.mean():.0%} of each as region of interest"
         threshold = self.calibration.describe(memory.names) if self.calibration else None
+        images, (height, width) = count_of(len(memory.images), "good image"), config.input_size
         return [
             f"backbone {config.backbone} from {self.identity['source']}",
-            f"fitted on {len(memory.images)} good images at {config.input_size[1]} x {config.input_size[0]} pixels"
-            f"{tiles}{region}",
+            f"fitted on {images} at {width} x {height} pixels{tiles}{region}",
             f"{len(memory.layers)} layers x {config.banks} banks of {memory.layers[0].banks.shape[1]:,} anchors "
             f"({anchors:,} distinct)",
             *(threshold or ["no threshold: fit on more images to get one"]),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from procon.amounts import human_bytes, human_time
+from procon.amounts import count_of, human_bytes, human_time
 from procon.config import Config
 from procon.detector import Detector
 from procon.model.selection import IN_RAM_BYTES, coreset_size
@@ -35,7 +35,7 @@ class Plan:
     def __str__(self) -> str:
         disk = f", {human_bytes(self.disk_bytes)} of temporary disk" if self.disk_bytes else ""
         return (
-            f"{self.images} images, {self.patches:,} patches; {self.memories} x {self.banks} banks of "
+            f"{count_of(self.images, 'image')}, {self.patches:,} patches; {self.memories} x {self.banks} banks of "
             f"{self.anchors:,} anchors\nabout {human_time(self.seconds)}, {human_bytes(self.peak_bytes)} of memory"
             f"{disk}, a model of at most {human_bytes(self.model_bytes)}"
         )

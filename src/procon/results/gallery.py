@@ -5,6 +5,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from procon.amounts import count_of
 from procon.arrays import Bytes
 from procon.names import show_name, show_text
 from procon.prediction import Prediction
@@ -54,7 +55,7 @@ def render_gallery(
     """The page: all scores on one axis, a card for each of the images with the highest scores, and facts."""
     shown = sorted(cards, key=lambda card: -card.score)[:MOST_CARDS]
     flagged = sum(bool(mark.is_anomalous) for mark in marks)
-    summary = f"{len(marks)} images, {flagged} called anomalous" if threshold is not None else f"{len(marks)} images"
+    summary = count_of(len(marks), "image") + (f", {flagged} called anomalous" if threshold is not None else "")
     if len(shown) < len(marks):
         summary += f"; the {len(shown)} with the highest scores are shown"
     body = [

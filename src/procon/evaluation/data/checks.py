@@ -1,11 +1,14 @@
 """What a folder holds and what is wrong with it, before any work starts."""
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from procon.amounts import count_of
+from procon.config import PATCH, Config
 from procon.errors import ImageError
 from procon.evaluation.data.datasets import BENCHMARKS, FOLDER, Category, Dataset, recognise
 from procon.evaluation.data.layouts import find_tree
@@ -20,6 +23,7 @@ _FORMS = {
     "ok-ko": ("a BTAD tree (train/ok, test/ok, test/ko, ground_truth/ko)", "train/ok"),
     "medical": ("a BMAD tree (train/good, test images and labels as good and Ungood)", "train/good"),
 }
+_SQUEEZED = 1.4  # longer sides this much beyond the shorter ones change the shape of parts visibly
 _ROW = "  {:<24} {:>7} {:>7} {:>10} {:>7}"
 
 FilesProgress = Callable[[int, int], None]
@@ -35,6 +39,7 @@ class FolderReport:
     problems: tuple[str, ...]  # unreadable files, masks without image, images without mask, sizes that differ
     verdict: str  # what to say if there are no problems
     next_step: str  # the command to run then
+    advice: tuple[str, ...] = ()  # what the command sets, and why
 
 
 def check_folder(folder: Path, on_progress: FilesProgress | None = None, quick: bool = False) -> FolderReport:
@@ -54,15 +59,42 @@ def check_folder(folder: Path, on_progress: FilesProgress | None = None, quick: 
             heading, train = _FORMS.get(form, ("no known layout", ""))
         if not category.train and not category.test:
             nested = len(list_images(folder, recursive=True))
-            hint = f"{nested} images in subfolders: name the folder of good parts" if nested else "no images at all"
+            hint = (
+                f"{count_of(nested, 'image')} in subfolders: name the folder of good parts"
+                if nested
+                else "no images at all"
+            )
             return FolderReport(heading, (), (f"{folder}: {hint}",), "", "")
         categories = [category]
         lines, problems, next_step = _describe_category(folder, category, form, train)
     sizes, file_problems = _check_files(categories, on_progress, quick)
     for (height, width), count in sizes.most_common(5):
-        lines.append(f"  {count} image{'s' if count > 1 else ''} of {width} x {height} pixels")
+        lines.append(f"  {count_of(count, 'image')} of {width} x {height} pixels")
+    keep_shape, advice = ("", ()) if next_step.startswith("procon bench") else _keep_proportions(sizes, next_step)
     verdict = "nothing wrong with the names; no file was opened" if quick else "nothing wrong"
-    return FolderReport(heading, tuple(lines), (*problems, *file_problems), verdict, next_step)
+    return FolderReport(heading, tuple(lines), (*problems, *file_problems), verdict, next_step + keep_shape, advice)
+
+
+def _keep_proportions(sizes: Counter[tuple[int, int]], next_step: str) -> tuple[str, tuple[str, ...]]:
+    """Flags that keep images from being squeezed into the default square, and a sentence that says why."""
+    ratios = [width / height for height, width in sizes]
+    if not ratios or max(*ratios, *(1 / ratio for ratio in ratios), 1) <= _SQUEEZED:
+        return "", ()
+    (height, width), _ = sizes.most_common(1)[0]
+    side, ratio = Config().input_size[0], width / height
+    squeezed = f"images of {width} x {height} pixels would be squeezed into a square of {side} x {side}; "
+    if max(ratios) / min(ratios) > _SQUEEZED:
+        if next_step.startswith("procon eval"):  # benchmark runs take no padding
+            return "", (f"{squeezed}their shapes differ, so no one size fits all",)
+        return " --set aspect=pad", (f"{squeezed}aspect=pad keeps the proportions of all of them",)
+    root, cells = math.sqrt(ratio), side // PATCH
+    columns, rows = max(4, round(cells * root)), max(4, round(cells / root))
+    size = f"{columns * PATCH}x{rows * PATCH}"
+    return f" --image-size {size}", (f"{squeezed}--image-size {size} keeps their proportions at about the same cost",)
+
+
+def _noun(number: int, noun: str) -> str:
+    return noun if number == 1 else f"{noun}s"
 
 
 def _describe_category(folder: Path, category: Category, form: str, train: str) -> tuple[list[str], list[str], str]:
@@ -71,7 +103,11 @@ def _describe_category(folder: Path, category: Category, form: str, train: str) 
     masks = Counter(sample.kind for sample in category.test if sample.mask is not None)
     counts = [(train, len(category.train), 0)]
     counts += [(f"test/{kind}", images[kind], masks[kind]) for kind in sorted(images)]
-    lines = [f"  {name:<24} {n:>6} images" + (f" {m:>6} masks" if m else "") for name, n, m in counts]
+    lines = [
+        f"  {name:<24} {n:>6} {_noun(n, 'image'):<6}" + (f" {m:>6} {_noun(m, 'mask')}" if m else "")
+        for name, n, m in counts
+    ]
+    lines = [line.rstrip() for line in lines]
     problems = [] if category.train else [f"{folder}: no good images to fit on"]
     # procon fit does not know the last two forms: it gets the folder of the good images.
     good = category.train[0].parent if form in ("ok-ko", "medical") and category.train else folder
