@@ -15,7 +15,7 @@ from procon import errors
 def test_public_names_are_sorted_and_complete() -> None:
     assert procon.__all__ == sorted(procon.__all__)
     defined_errors = {name for name, value in vars(errors).items() if inspect.isclass(value) and name.endswith("Error")}
-    data = {"Anchor", "Explanation", "LayerEvidence", "NormalPatch", "Prediction", "Region"}
+    data = {"Anchor", "Explanation", "LayerEvidence", "LessonEvidence", "NormalPatch", "Prediction", "Region"}
     assert set(procon.__all__) == defined_errors | data | {"Config", "Detector", "__version__"}
     assert dir(procon) == procon.__all__
 

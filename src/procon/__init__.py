@@ -15,7 +15,7 @@ from procon.errors import (
     ProconError,
     WeightsError,
 )
-from procon.prediction import Anchor, Explanation, LayerEvidence, NormalPatch, Prediction, Region
+from procon.prediction import Anchor, Explanation, LayerEvidence, LessonEvidence, NormalPatch, Prediction, Region
 
 if TYPE_CHECKING:
     from procon.detector import Detector
@@ -31,6 +31,7 @@ __all__ = [
     "Explanation",
     "ImageError",
     "LayerEvidence",
+    "LessonEvidence",
     "MissingExtraError",
     "ModelFileError",
     "NormalPatch",

@@ -221,7 +221,7 @@ class Config:
 class Restriction(NamedTuple):
     """The only values that a setting may have in a context."""
 
-    context: Literal["always", "fit", "bench", "bench without verdicts", "export", "shards", "editing"]
+    context: Literal["always", "fit", "bench", "bench without verdicts", "export", "shards", "editing", "teaching"]
     setting: str
     allowed: tuple[object, ...]
     reason: str  # completes "must be ..."; what follows "; " tells the remedy
@@ -281,6 +281,12 @@ RESTRICTIONS = (
         "coreset",
         ("k-center",),
         " in a memory that is edited: there is no other traversal to continue; fit again",
+    ),
+    Restriction(
+        "teaching",
+        "normalization",
+        ("none",),
+        " in a model that is taught defects: a lesson multiplies scores, and these may be negative; fit again",
     ),
 )
 """Every combination of settings that is refused. docs/use/cli.md prints this table."""

@@ -19,6 +19,7 @@ from procon.model.rates import FalseAlarms
 from procon.model.reader import Extractor, Reader
 from procon.model.scorer import ModelScorer
 from procon.model.suspects import SUSPECT_LIMIT, Suspect, describe_odd, find_suspects
+from procon.model.teaching import Proposal, RegionLike, accept, forget_lessons, propose
 from procon.model.training import TrainingSources, list_good
 from procon.model.verdict import predict_each, predict_images
 from procon.prediction import Explanation, Prediction, Region
@@ -179,9 +180,58 @@ class Detector:
     ) -> Self:
         """Remove training images, by name, and everything that came from them: anchors, scores, thumbnails.
 
-        A copy of the same content under another name is removed too. The threshold is computed again.
+        A copy of the same content under another name is removed too. The threshold is computed again. The name of a
+        lesson removes that lesson; the threshold then stays as it is.
         """
-        return self._edited(editing.forget(self.model, self._editor(progress, keep_scores), images))
+        names = [images] if isinstance(images, str | Path) else list(images)
+        taught = {lesson.name for lesson in self.model.lessons}
+        model, rest = self.model, [name for name in names if str(name) not in taught]
+        if len(rest) < len(names):
+            model = forget_lessons(model, taught.intersection(map(str, names)))
+        if rest or not names:
+            model = editing.forget(model, self._editor(progress, keep_scores), rest)
+        return self._edited(model)
+
+    def teach(
+        self,
+        image: ImageLike,
+        region: RegionLike,
+        *,
+        name: str | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> Proposal:
+        """Mark a defect that the model missed: patches of ``region`` become defect anchors, next to the normal memory.
+
+        ``region`` is a box (left, top, right, bottom), a :class:`Region`, or a mask of the size of the image. Returns
+        the lesson with its price: how many training images more it flags, each scored without its own anchors. Over
+        the false-alarm rate of the model the lesson is refused, unless ``force`` is given. The threshold stays as it
+        is. :meth:`forget` takes a lesson back by its name.
+        """
+        proposal = self.propose_lesson(image, region, name=name, force=force, progress=progress)
+        self.accept_lesson(proposal, force=force)
+        return proposal
+
+    def propose_lesson(
+        self,
+        image: ImageLike,
+        region: RegionLike,
+        *,
+        name: str | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> Proposal:
+        """What :meth:`teach` would do, and its price. Nothing changes; the training images are read again for it.
+
+        ``force`` gives a proposal without a price where these images are gone.
+        """
+        return propose(self.model, self._editor(progress), image, region, name, force)
+
+    def accept_lesson(self, proposal: Proposal, *, force: bool = False) -> Self:
+        """Take a proposed lesson; one that costs more than the false-alarm rate needs ``force``."""
+        if proposal.base is not self.model:
+            raise ConfigError("the model changed since the lesson was proposed; propose it again")
+        return self._edited(accept(proposal, force))
 
     def merge(self, other: "Detector", *, progress: Progress | None = None, keep_scores: bool = False) -> Self:
         """Take over the memory of another detector of the same part, fitted with the same settings and weights."""

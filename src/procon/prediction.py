@@ -88,6 +88,26 @@ class NormalPatch:
 
 
 @dataclass(frozen=True)
+class LessonEvidence:
+    """The defect anchor that raised the score of a patch: a patch that a person marked as a defect."""
+
+    lesson: str  # name of the lesson
+    image: str  # name of the image that it was marked in
+    box: Box  # of the marked patch, in pixels of that image
+    distance: float  # from the patch to the marked one
+    normal_distance: float  # from the patch to the nearest normal anchors
+    gain: float  # what the score of the patch was multiplied by
+
+    def describe(self) -> str:
+        """What decided, in a sentence for people."""
+        return (
+            f"{self.lesson} raised this score {self.gain:.2f} times: a marked defect of {show_name(self.image)} at "
+            f"{self.box[0]}, {self.box[1]} is nearer (distance {self.distance:.4f}) than any normal patch "
+            f"({self.normal_distance:.4f})"
+        )
+
+
+@dataclass(frozen=True)
 class Explanation:
     """Why a patch has the score it has: the normal patches that it was compared with."""
 
@@ -95,9 +115,10 @@ class Explanation:
     xy: tuple[int, int]  # the pixel to explain
     patch: tuple[int, int]  # (row, column) of the patch around that pixel
     box: Box  # of the patch
-    score: float  # S_map of the patch, before the heat map is blurred
+    score: float  # S_map of the patch, before a lesson raised it and before the heat map is blurred
     layers: tuple[LayerEvidence, ...]
     prediction: Prediction | None = field(default=None, repr=False, compare=False)  # of the whole image
+    lesson: LessonEvidence | None = None  # what raised the score, where a marked defect explains the patch better
 
     def normal_patches(self, count: int = 5) -> tuple[NormalPatch, ...]:
         """The training patches with the most weight, averaged over all layers and banks, heaviest first."""
@@ -120,4 +141,6 @@ class Explanation:
         plain["normal_patches"] = [asdict(patch) for patch in self.normal_patches()]
         for entry in [*plain["normal_patches"], *(anchor for layer in plain["layers"] for anchor in layer["anchors"])]:
             entry["image"] = show_name(entry["image"])
+        if self.lesson is not None:
+            plain["lesson"]["image"] = show_name(self.lesson.image)
         return {**plain, "source": self.source and show_name(self.source)}

@@ -307,3 +307,43 @@ def test_thumbnails_are_stored_on_request(run: Run, good: Path, tiny_backbone: P
     stored = read_metadata(tmp_path / "t.procon")["thumbnail_bytes"]
     assert 0 < stored <= sizes[1] - sizes[0] + 8
     assert f"thumbnails         {stored / 2**20:.1f} MiB" in run("info", tmp_path / "t.procon")[1]
+
+
+# ---------------------------------------------------------------------------------------------------------------- teach
+
+
+def test_teach_tells_the_price_and_stores_the_lesson(run: Run, model: Path, tmp_path: Path) -> None:
+    image = tmp_path / "missed.png"
+    Image.fromarray(part_pixels(100, defect=True)).save(image)
+    arguments = ("teach", model, image, "--box", "30,40,20,20", "--page", tmp_path / "price.html")
+    code, out, err = run(*arguments)
+    assert code == 2 and "the price must be accepted before the lesson is stored; add --yes" in err
+    assert "price: none of 6 training images more would be flagged" in out
+    assert "What the lesson costs" in (tmp_path / "price.html").read_text()
+    code, out, _ = run(*arguments, "--yes", "--name", "red square")
+    assert code == 0 and f"wrote {model}" in out
+    _, out, _ = run("info", model)
+    assert "red square: " in out and "taught 1 image red square" in out
+    code, out, _ = run("explain", model, image, "--xy", "40,50", "-o", tmp_path / "why.png")
+    assert code == 0 and "red square raised this score" in out
+    code, out, _ = run("forget", model, "red square")
+    assert code == 0 and "forgot 1 image red square" in out
+    _, out, _ = run("info", model)
+    assert "columns 30 to 49" not in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "the defect must be marked with --box or with --mask"),
+        (("--box", "1,2,3"), "--box must be four whole numbers such as 120,40,60,30, got '1,2,3'"),
+        (("--box", "70,40,20,20"), "the marked box must lie in the image of 80 x 96 pixels"),
+    ],
+)
+def test_teach_refuses_a_wrong_mark(
+    run: Run, model: Path, tmp_path: Path, flags: tuple[str, ...], message: str
+) -> None:
+    image = tmp_path / "missed.png"
+    Image.fromarray(part_pixels(100, defect=True)).save(image)
+    code, _, err = run("teach", model, image, *flags, "--yes")
+    assert code == 2 and message in err

@@ -43,6 +43,7 @@ def manifest(folder: Path) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------- every setting
 
 
+PAIR: dict[str, Any] = {"score_relative_to": "anchors", "map_offset": "quartile"}
 SETTINGS: list[dict[str, Any]] = [
     {"readout": "hard"},
     {"readout": "uniform"},
@@ -483,3 +484,28 @@ def test_the_tolerances_of_the_document_are_those_of_the_package() -> None:
     text = (ROOT / "docs" / "use" / "deploy.md").read_text(encoding="utf-8")
     for precision, (score, pixel) in TOLERANCE.items():
         assert re.search(rf"^\| `{precision}` \|.*\| {100 * score:g} % \| {100 * pixel:g} % \|", text, re.MULTILINE)
+
+
+# -------------------------------------------------------------------------------------------------------------- lessons
+
+
+@pytest.mark.parametrize("runtime", ["onnx", "openvino"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"layer_fusion": "concat", "projection_dim": 24}, {"readout": "hard"}, {"banks": 1, **PAIR}],
+    ids=["default", "concat", "hard", "relative"],
+)
+def test_lessons_are_exported(
+    tiny_backbone: Path, good_folder: Path, tmp_path: Path, settings: dict[str, Any], runtime: str
+) -> None:
+    pytest.importorskip(runtime if runtime == "openvino" else "onnxruntime")
+    plain = fitted(tiny_backbone, good_folder, **settings)
+    detector = with_model(plain)
+    detector.teach(part_pixels(100, True), (30, 40, 50, 60))
+    done = write(detector, tmp_path / "part", runtime=runtime, tolerance=1e-4, map_tolerance=1e-3)
+    assert "lesson 1: " in done.entries["facts"][-1]
+    image = part_pixels(101, True)
+    here, there = (model.predict(image) for model in (detector, Runtime(tmp_path / "part")))
+    assert here.score > plain.predict(image).score  # the lesson acts
+    np.testing.assert_allclose(there.score, here.score, rtol=1e-4)
+    np.testing.assert_allclose(there.heatmap, here.heatmap, rtol=0, atol=1e-3 * abs(here.heatmap).max())

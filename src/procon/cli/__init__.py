@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from procon import __version__
-from procon.cli import data, deploy, evaluation, fit, model, predict, server
+from procon.cli import data, deploy, evaluation, fit, model, predict, server, teach
 from procon.cli.flags import with_settings
 from procon.errors import ProconError
 from procon.files import describe_os_error
@@ -33,7 +33,13 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "demo": predict.demo,
     },
     "Use it": {"predict": predict.predict, "explain": model.explain},
-    "Change it": {"threshold": model.threshold, "add": model.add, "forget": model.forget, "merge": model.merge},
+    "Change it": {
+        "threshold": model.threshold,
+        "teach": teach.teach,
+        "add": model.add,
+        "forget": model.forget,
+        "merge": model.merge,
+    },
     "Put it on the line": {"export": deploy.export, "watch": deploy.watch, "serve": with_settings()(server.serve)},
     "Measure it": {
         "eval": with_settings()(evaluation.evaluate),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from procon.model.rates import FalseAlarms
     from procon.progress import Progress
 
-_ModelOutput = Annotated[
+ModelOutput = Annotated[
     Path | None, Option("--output", "-o", help="Model file to write; default: the one that was read.")
 ]
 _KeepScores = Annotated[
@@ -78,7 +78,7 @@ def threshold(
         raise ConfigError(f"the threshold must come from one place, got {sources[0]} and {sources[1]}")
     calibration, detector, false_alarms = read_calibration(model), None, None
     if calibrate is not None or leave_one_out or measure is not None:
-        detector = _load(model, weights, training, device)
+        detector = load_detector(model, weights, training, device)
     if detector is not None and (calibrate is not None or leave_one_out):
         with show_progress() as on_progress:
             if leave_one_out and (false_alarm_rate is not None or guarantee is not None):
@@ -190,14 +190,16 @@ def explain(
     """Show why a part was flagged: the patch, and the normal patches it was compared with."""
     from procon.results.evidence import write_evidence
 
-    pixel = None if xy is None else _parse_pixel(xy)
-    detector = _load(model, weights, training, device)
-    explanation = detector.explain(image, pixel)
+    pixel = None if xy is None else parse_numbers(xy, 2, "--xy must be two whole numbers such as 310,122")
+    detector = load_detector(model, weights, training, device)
+    explanation = detector.explain(image, None if pixel is None else (pixel[0], pixel[1]))
     if as_json:
         echo(json.dumps(explanation.to_dict()))
     else:
         x, y = explanation.xy
         echo(f"{show_name(image)}: pixel {x},{y}, patch score {explanation.score:.4f}")
+        if explanation.lesson is not None:
+            echo(f"  {explanation.lesson.describe()}")
         for layer in explanation.layers:
             blocks = ", ".join(map(str, layer.blocks))
             echo(f"  block {blocks:<8} residual {layer.residual:.4f}  adds {layer.contribution:.4f}")
@@ -213,7 +215,7 @@ def explain(
 def add(
     model: ModelArgument,
     images: Annotated[Path, Argument(help="Good images to add: a folder, or one image.")],
-    output: _ModelOutput = None,
+    output: ModelOutput = None,
     weights: WeightsOption = None,
     training: TrainingOption = None,
     device: DeviceOption = "auto",
@@ -222,22 +224,27 @@ def add(
 ) -> None:
     """Add good images to the memory of a model, and compute its threshold again."""
     target = check_model_target(output or model)
-    with _edited(_load(model, weights, training, device), target) as (detector, on_progress):
+    with _edited(load_detector(model, weights, training, device), target) as (detector, on_progress):
         detector.partial_fit(images, progress=on_progress, skip_bad=skip_bad, keep_scores=keep_scores)
 
 
 def forget(
     model: ModelArgument,
-    images: Annotated[list[str], Argument(help="Training images to remove: the path, or the end of it.")],
-    output: _ModelOutput = None,
+    images: Annotated[
+        list[str], Argument(help="Training images to remove: the path, or the end of it; or names of lessons.")
+    ],
+    output: ModelOutput = None,
     weights: WeightsOption = None,
     training: TrainingOption = None,
     device: DeviceOption = "auto",
     keep_scores: _KeepScores = False,
 ) -> None:
-    """Remove training images and everything that came from them, and compute the threshold again."""
+    """Remove training images and everything that came from them, and compute the threshold again; or take lessons back.
+
+    Names of lessons are listed by procon info.
+    """
     target = check_model_target(output or model)
-    with _edited(_load(model, weights, training, device), target) as (detector, on_progress):
+    with _edited(load_detector(model, weights, training, device), target) as (detector, on_progress):
         detector.forget(images, progress=on_progress, keep_scores=keep_scores)
 
 
@@ -252,12 +259,13 @@ def merge(
 ) -> None:
     """Make one model of two of the same part, with the images of both."""
     target = check_model_target(output)
-    second = _load(other, weights, training, device)
-    with _edited(_load(model, weights, training, device), target) as (detector, on_progress):
+    second = load_detector(other, weights, training, device)
+    with _edited(load_detector(model, weights, training, device), target) as (detector, on_progress):
         detector.merge(second, progress=on_progress, keep_scores=keep_scores)
 
 
-def _load(model: Path, weights: str | None, training: Path | None, device: str) -> "Detector":
+def load_detector(model: Path, weights: str | None, training: Path | None, device: str) -> "Detector":
+    """The detector in a model file; ``training`` is where its training images are now."""
     from procon.detector import Detector
 
     if training is not None and not training.is_dir():
@@ -281,9 +289,12 @@ def _edited(detector: "Detector", target: Path) -> "Iterator[tuple[Detector, Pro
     echo(f"wrote {target}")
 
 
-def _parse_pixel(text: str) -> tuple[int, int]:
+def parse_numbers(text: str, count: int, expected: str) -> tuple[int, ...]:
+    """So many whole numbers, separated by commas; the error begins with what was ``expected``."""
     try:
-        x, y = (int(part) for part in text.split(","))
+        numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ConfigError(f"--xy must be two whole numbers such as 310,122, got {text!r}") from None
-    return x, y
+        numbers = ()
+    if len(numbers) != count:
+        raise ConfigError(f"{expected}, got {text!r}")
+    return numbers

@@ -37,6 +37,7 @@ def build_vit(detector: Detector) -> Vit:
 
 def _export_layers(detector: Detector) -> list[ExportedLayer]:
     extractor, relative = detector.reader.extractor, detector.config.score_relative_to == "anchors"
+    marked = detector.model.marked
     blocks = list(extractor.layers)
     return [
         ExportedLayer(
@@ -46,6 +47,7 @@ def _export_layers(detector: Detector) -> list[ExportedLayer]:
             sources=tuple(blocks.index(block) for block in extractor.blocks(index)),
             scale=layer.scale,
             levels=layer.levels.numpy() if relative else None,
+            marked=None if marked is None else marked[index].numpy(),
         )
         for index, (layer, projection) in enumerate(
             zip(detector.model.memory.layers, extractor.projections, strict=True)

@@ -236,7 +236,7 @@ def _describe_model(detector: Detector) -> dict[str, Any]:
         "memory": {"images": len(memory.images), "anchors_per_bank": int(memory.layers[0].banks.shape[1])},
         "config": config.to_dict(),
         "backbone": detector.reader.extractor.backbone.identity(),
-        "facts": detector.describe()[:3],
+        "facts": [*detector.describe()[:3], *(lesson.describe() for lesson in detector.model.lessons)],
     }
 
 

@@ -12,6 +12,7 @@ from procon.demo.defects import PART_KINDS
 from procon.demo.parts import render_part
 from procon.detector import Detector
 from procon.errors import ImageError
+from procon.model.lessons import lesson_pixels
 from procon.vision.images import ImageLike, Picture, open_each, open_image, to_input
 
 ScorePixels = Callable[[Floats], tuple[Floats, Floats]]
@@ -75,7 +76,10 @@ def check_images(detector: Detector, given: Sequence[ImageLike] | None) -> Check
     pictures = training_pictures(detector, MAX_CHECK_IMAGES)
     if pictures:
         origin = f"{len(pictures)} training images, and the same with a square turned negative"
-        return CheckImages((*pictures, *map(with_defect, pictures)), origin, True)
+        taught = [Picture(lesson_pixels(lesson)) for lesson in detector.model.lessons]
+        if taught:
+            origin += f", and {len(taught)} marked defects"
+        return CheckImages((*pictures, *map(with_defect, pictures), *taught), origin, True)
     rendered = tuple(open_image(render_part(kind, 0, 224).image) for kind in PART_KINDS)
     return CheckImages(
         rendered, f"{len(rendered)} rendered parts, because the training images are no longer there", False

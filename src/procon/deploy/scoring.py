@@ -16,6 +16,7 @@ from procon.arrays import Bools, Floats
 from procon.config import Config
 from procon.deploy.graph import Graph
 from procon.deploy.interpolation import spread_matrix
+from procon.method.lessons import CLEAR, MOST_GAIN, REACH
 
 SPARE = 1  # candidates beyond k, of which the k nearest are taken
 SPARE_INT8 = 3  # the same where the search is done in 8-bit integers
@@ -32,6 +33,7 @@ class ExportedLayer:
     sources: tuple[int, ...]  # the outputs of the backbone that it reads
     scale: tuple[float, float]  # mean and deviation on good images
     levels: Floats | None  # [B, U]: residuals of good patches, where the image score is relative to them
+    marked: Floats | None = None  # [A, D]: marked defects, where the model was taught some
 
 
 class ExportedScope(NamedTuple):
@@ -62,10 +64,15 @@ def add_scoring(graph: Graph, tokens: Sequence[str], layers: Sequence[ExportedLa
     config = plan.config
     maps: list[str] = []
     relative: list[str] = []
+    normal: list[str] = []
+    defect: list[str] = []
     for index, layer in enumerate(layers):
         inside = [_select_patches(graph, tokens[source], plan) for source in layer.sources]
         features = _embed(graph, inside, layer, index)
-        residuals = _residuals(graph, features, layer, plan, index)
+        *residuals, nearest = _residuals(graph, features, layer, plan, index)
+        if layer.marked is not None:
+            normal.append(graph.median(graph.op("Sqrt", nearest), len(layer.members)))
+            defect.append(_marked_distances(graph, features, layer.marked, index))
         for residual, parts in zip(residuals, (maps, relative), strict=True):
             if residual is not None:
                 consensus = graph.reshape(graph.median(residual, len(layer.members)), [-1, plan.patches])
@@ -73,12 +80,16 @@ def add_scoring(graph: Graph, tokens: Sequence[str], layers: Sequence[ExportedLa
     patches = _fused(graph, maps, config.layer_fusion)
     count = max(1, round(config.top_ratio * plan.patches))
     ranked = _fused(graph, relative, config.layer_fusion) if relative else patches
+    heat = _shifted(graph, patches, plan) if config.map_offset == "quartile" else patches
+    if defect:
+        gain = _gain(graph, defect, normal, plan)
+        patches, ranked, heat = (graph.op("Mul", values, gain) for values in (patches, ranked, heat))
     highest, _ = graph.ops("TopK", 2, ranked, graph.constant([count]), axis=-1)
     graph.op("ReduceMean", highest, name="score", axes=[-1], keepdims=0)
     shape = graph.constant([-1, *config.grid])
     grid = graph.op("Reshape", _spread_patches(graph, patches, plan), shape, name="patches")
     if config.map_offset == "quartile":
-        grid = graph.op("Reshape", _spread_patches(graph, _shifted(graph, patches, plan), plan), shape)
+        grid = graph.op("Reshape", _spread_patches(graph, heat, plan), shape)
     _add_map(graph, grid, plan)
 
 
@@ -144,8 +155,11 @@ def _unit(graph: Graph, tensor: str) -> str:
 
 def _residuals(
     graph: Graph, features: str, layer: ExportedLayer, plan: ScoringPlan, index: int
-) -> tuple[str, str | None]:
-    """r_{l,b,p}: features [Q, D] to [Q, B]; and the same over the level of the anchors, where that is asked for."""
+) -> tuple[str, str | None, str]:
+    """r_{l,b,p}: features [Q, D] to [Q, B]; and the same over the level of the anchors, where that is asked for.
+
+    The last is the squared distance to the nearest anchor of each bank [Q, B].
+    """
     config, banks = plan.config, len(layer.members)
     k = 1 if config.readout == "hard" else config.num_neighbors
     # The anchors that any bank holds, sorted by the set of banks that hold them.
@@ -164,22 +178,46 @@ def _residuals(
     differences = graph.op("Sub", graph.reshape(features, [-1, 1, width]), chosen)  # [Q, B * count, D]
     distances = graph.op("ReduceSumSquare", differences, axes=[2], keepdims=0)
     distances = graph.reshape(distances, [-1, banks, count])
+    nearest = graph.op("ReduceMin", distances, axes=[2], keepdims=0)
     if config.readout == "hard":
-        return graph.op("Sqrt", graph.op("ReduceMin", distances, axes=[2], keepdims=0)), None
+        return graph.op("Sqrt", nearest), None, nearest
     weights = _weights(graph, distances, plan, banks, count)
     rows = graph.reshape(weights, [-1, 1, count]), graph.reshape(differences, [-1, count, width])
     combined = graph.op("MatMul", *rows)  # [Q * B, 1, D]
     residual = graph.op("Sqrt", graph.op("ReduceSumSquare", combined, axes=[2], keepdims=0))
     residual = graph.reshape(residual, [-1, banks])
     if layer.levels is None:
-        return residual, None
+        return residual, None, nearest
     # One row of levels for all banks: those of bank b begin at b * U.
     level = graph.constant(np.ascontiguousarray(layer.levels[:, order]).ravel(), f"memory/{index}/levels")
     starts = np.repeat(np.arange(banks) * len(anchors), count).astype(np.int64)
     near = graph.op("Gather", level, graph.op("Add", neighbors, graph.constant(starts)), axis=0)
     weighted = graph.op("Mul", weights, graph.reshape(near, [-1, banks, count]))
     usual = graph.op("ReduceSum", weighted, graph.constant([2]), keepdims=0)
-    return residual, graph.op("Div", residual, graph.op("Max", usual, graph.constant(1e-12)))
+    return residual, graph.op("Div", residual, graph.op("Max", usual, graph.constant(1e-12))), nearest
+
+
+def _marked_distances(graph: Graph, features: str, marked: Floats, index: int) -> str:
+    """Distances between features [Q, D] and ``marked`` defects [A, D]: [Q, A].
+
+    From the expanded square: its rounding matters only where a distance is small, and there the gain has its limit.
+    """
+    own = graph.op("ReduceSumSquare", features, axes=[1], keepdims=1)
+    halves = graph.constant(np.ascontiguousarray(-2 * marked.T), f"lessons/{index}/anchors")
+    squares = graph.constant(np.square(marked, dtype=np.float64).sum(axis=1).astype(np.float32))
+    squared = graph.op("Add", graph.op("Add", graph.op("MatMul", features, halves), squares), own)
+    return graph.op("Sqrt", graph.op("Max", squared, graph.constant(0.0)))
+
+
+def _gain(graph: Graph, defect: list[str], normal: list[str], plan: ScoringPlan) -> str:
+    """The gain of every patch [N, K]; see :mod:`procon.method.lessons`."""
+    mean = [parts[0] if len(parts) == 1 else graph.op("Mean", *parts) for parts in (defect, normal)]
+    nearest = graph.op("ReduceMin", mean[0], axes=[1], keepdims=1)
+    ratio = graph.op("Div", nearest, graph.op("Max", mean[1], graph.constant(1e-12)))
+    rise = graph.op("Div", graph.op("Sub", graph.constant(REACH), ratio), graph.constant(REACH - CLEAR))
+    share = graph.op("Clip", rise, graph.constant(0.0), graph.constant(1.0))
+    gain = graph.op("Add", graph.op("Mul", share, graph.constant(MOST_GAIN - 1)), graph.constant(1.0))
+    return graph.reshape(gain, [-1, plan.patches])
 
 
 def _nearness(graph: Graph, features: str, stored: str, anchors: Floats, index: int) -> str:

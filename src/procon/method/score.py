@@ -2,6 +2,7 @@
 
     neighbours -> weights -> residuals of every bank -> median over banks -> mean over layers -> scores of patches
 
+Where a person has marked defects, the scores of patches that look like these are raised at the end.
 :func:`score_patches` returns all intermediate results. Prediction, explanation, calibration, the levels of anchors,
 suspects and sweeps over configurations use them. The CUDA kernels (``method.cuda``) and the exported graph
 (``deploy.scoring``) are the only other forms of the method, and tests compare both with this one.
@@ -9,7 +10,7 @@ suspects and sweeps over configurations use them. The CUDA kernels (``method.cud
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from procon.config import Config
 from procon.errors import ConfigError
 from procon.method.consensus import bank_consensus, layer_consensus, lower_quartile, robust_normalize
+from procon.method.lessons import LessonReading, read_lessons
 from procon.method.levels import anchor_levels, relative_residuals, residual_sums
 from procon.method.neighbors import Banks, nearest_in_banks
 from procon.method.residual import residual_norms, soft_weights, temperature
@@ -94,6 +96,7 @@ class Reading:
     scores: Tensor  # S_map: [N, P]
     heat: Tensor  # [N, P], shown by the heat map: S_map, or S_map shifted with `map_offset`
     ranked: Tensor  # [N, P], whose highest values make the image score: S_map, or relative to the levels of anchors
+    lessons: LessonReading | None = None  # what raised the scores, where defects were marked
 
 
 def score_patches(
@@ -101,14 +104,28 @@ def score_patches(
     memory: Banked,
     config: Config,
     *,
+    marked: Sequence[Tensor] | None = None,
     neighbors: bool = False,
 ) -> Reading:
-    """Compare embedded patches [N, P, D] per layer with a memory.
+    """Compare embedded patches [N, P, D] per layer with a memory, and with ``marked`` defects [A, D] per layer.
 
     ``neighbors`` are always part of the reading on a CPU, and on CUDA if they are asked for: the fused kernels do not
     return them.
     """
-    return fuse(read_layers(features, memory, config, neighbors=neighbors), memory, config)
+    layers = read_layers(features, memory, config, neighbors=neighbors or marked is not None)
+    reading = fuse(layers, memory, config)
+    return reading if marked is None else raise_scores(reading, features, marked)
+
+
+def raise_scores(reading: Reading, features: Sequence[Tensor], marked: Sequence[Tensor]) -> Reading:
+    """The reading of embedded patches [N, P, D] per layer, its scores raised where ``marked`` defects explain them.
+
+    See :mod:`procon.method.lessons`.
+    """
+    nearest = [layer.distances[:, :, :, 0] for layer in reading.layers if layer.distances is not None]
+    lessons = read_lessons(features, nearest, marked)
+    scores, heat, ranked = (values * lessons.gain for values in (reading.scores, reading.heat, reading.ranked))
+    return replace(reading, scores=scores, heat=heat, ranked=ranked, lessons=lessons)
 
 
 def read_layers(

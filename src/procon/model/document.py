@@ -8,7 +8,7 @@ from typing import Any
 from procon.amounts import count_of
 from procon.errors import ModelFileError
 from procon.model.calibration import Calibration
-from procon.model.history import Change
+from procon.model.history import Change, describe_lesson
 from procon.model.metadata import read_metadata, rewrite_metadata
 
 
@@ -43,6 +43,8 @@ def describe_file(path: Path) -> list[tuple[str, str]]:
             images = [str(image["name"]) for image in metadata["images"]]
             lines += zip(names, calibration.describe(images), strict=False)
             lines.append(("pixel threshold", f"{calibration.pixel_threshold:.4f}"))
+        lessons = [describe_lesson(lesson) for lesson in metadata.get("lessons", [])]
+        lines += zip(["lessons", *[""] * len(lessons)], lessons, strict=False)
         changes = [str(Change.from_dict(change)) for change in metadata["history"]] or ["none since the fit"]
         lines += zip(["changes", *[""] * len(changes)], changes, strict=False)
     side = config["image_size"]

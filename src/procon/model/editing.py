@@ -4,11 +4,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from torch import Tensor
+
 from procon.config import ThresholdRule, refuse
 from procon.errors import ConfigError, ImageError
 from procon.model.calibration import Calibration, GoodScore, change_note
 from procon.model.fitting import leave_one_out, needs_measuring
 from procon.model.history import Change, utc
+from procon.model.lessons import join_lessons
 from procon.model.memory import Memory
 from procon.model.model import Model
 from procon.model.rates import FalseAlarms, estimate_false_alarms
@@ -44,9 +47,16 @@ class Editor:
             return leave_one_out(self.reader, memory, images, self.on_progress, previous=previous)
 
     def score_new(
-        self, memory: Memory, sources: Sequence[ImageLike], previous: Sequence[GoodScore | None] = ()
+        self,
+        memory: Memory,
+        sources: Sequence[ImageLike],
+        previous: Sequence[GoodScore | None] = (),
+        marked: Sequence[Tensor] | None = None,
     ) -> Iterator[GoodScore]:
-        """The scores of images that the memory does not hold; the ``previous`` one where a source is an error."""
+        """The scores of images that the memory does not hold; the ``previous`` one where a source is an error.
+
+        A threshold rests on scores without ``marked`` defects: lessons only ever raise scores above it.
+        """
         reader = self.reader
         for number, image in enumerate(self.embedded(sources)):
             if image is None:
@@ -54,7 +64,7 @@ class Editor:
                 assert score is not None
             else:
                 features, size = image
-                reading = reader.score_features(features, size, memory)
+                reading = reader.score_features(features, size, memory, marked)
                 score = reader.good_score(reading, reader.scope(size, memory.roi))
             yield score
             self.on_progress("calibrating", number + 1, len(sources))
@@ -112,7 +122,8 @@ def measure_false_alarms(model: Model, editor: Editor, images: ImageLikes) -> Fa
         raise ConfigError("there is no threshold to measure; calibrate on good images first")
     items, separate = open_all_good(images, editor.on_progress)
     _refuse_seen(separate, (*model.memory.images, *model.calibration.images))
-    flagged = sum(good.score > model.calibration.threshold for good in editor.score_new(model.memory, items))
+    scores = editor.score_new(model.memory, items, marked=model.marked)
+    flagged = sum(good.score > model.calibration.threshold for good in scores)
     return estimate_false_alarms(flagged, len(items))
 
 
@@ -210,7 +221,8 @@ def merge(model: Model, editor: Editor, other: Model, other_sources: TrainingSou
     log = tuple(sorted((*model.history, *other.history), key=lambda change: change.when))
     change = Change(utc(), "merged", tuple(image.name for image in other.memory.images))
     editor.sources.held |= other_sources.held
-    return replace(model, history=log).with_change(both, calibration, change)
+    lessons = join_lessons(model.lessons, other.lessons)
+    return replace(model, history=log, lessons=lessons).with_change(both, calibration, change)
 
 
 def _recalibrated(

@@ -11,6 +11,7 @@ from procon.config import Config
 from procon.errors import ModelFileError
 from procon.model.document import calibration_of, mismatch_refused
 from procon.model.history import Change
+from procon.model.lessons import pack_lessons, unpack_lessons
 from procon.model.memory import Memory
 from procon.model.model import Model
 from procon.model.reader import Extractor
@@ -25,7 +26,8 @@ _IDENTITY = ("source", "sha256", "fingerprint", "architecture")  # of the backbo
 def save_model(path: Path, model: Model, weights: Mapping[str, Tensor] | None = None) -> None:
     """Write ``model`` to ``path``, atomically; ``weights`` are those of the backbone, to be embedded."""
     memory = model.memory
-    tensors = memory.to_tensors() | pack_thumbnails(memory.images)
+    lessons, listed = pack_lessons(model.lessons)
+    tensors = memory.to_tensors() | pack_thumbnails(memory.images) | lessons
     tensors |= {f"backbone.{name}": tensor for name, tensor in (weights or {}).items()}
     metadata = {
         "config": model.config.to_dict(),
@@ -36,6 +38,7 @@ def save_model(path: Path, model: Model, weights: Mapping[str, Tensor] | None = 
         "roi": None if memory.roi is None else float(memory.roi.mean()),
         "calibration": model.calibration.to_dict() if model.calibration else None,
         "history": [change.to_dict() for change in model.history],
+        **listed,
     }
     write_model(path, tensors, metadata)
 
@@ -58,7 +61,9 @@ def load_model(path: Path, weights: str | Path | None = None) -> tuple[Model, di
             raise ValueError(f"the backbone entry has no {', '.join(missing)}")
         history = tuple(Change.from_dict(change) for change in metadata["history"])
         identity = {name: backbone[name] for name in _IDENTITY}
-        model = Model(config, memory, None, history, identity).calibrated(calibration_of(metadata))
+        dims = [layer.anchors.shape[1] for layer in memory.layers]
+        lessons = unpack_lessons(tensors, metadata, dims, memory.patches)
+        model = Model(config, memory, None, history, identity, lessons).calibrated(calibration_of(metadata))
         _refuse_mismatch(model)
     if weights is not None:
         return replace(model, config=replace(config, weights=str(weights))), {}

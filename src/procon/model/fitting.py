@@ -10,7 +10,7 @@ from torch import Tensor
 from procon.config import Config
 from procon.errors import ConfigError
 from procon.method.consensus import lower_quartile, median
-from procon.method.score import LayerReading, fuse, layer_scales, levels_without_own, read_layers
+from procon.method.score import LayerReading, Reading, fuse, layer_scales, levels_without_own, read_layers
 from procon.method.stand_ins import StandIns, replace_own
 from procon.model.calibration import Calibration, GoodScore
 from procon.model.memory import LayerMemory, Memory
@@ -149,15 +149,33 @@ def score_images(
             assert score is not None
         else:
             features, scope = reader.counted(image, memory.roi)
-            own = memory.own([number])
-            layers = readings[number - begin] if readings else read_layers(features, memory, config, hidden=own)
-            assert layers is not None
-            levels = levels_without_own(layers, memory) if config.score_relative_to == "anchors" else None
-            replaced = replace_own(stand_ins, features, layers, memory, own, config)
-            score = reader.good_score(fuse(replaced, memory, config, levels=levels), scope)
+            layers = readings[number - begin] if readings else None
+            score = reader.good_score(read_as_new(memory, config, stand_ins, number, features, layers), scope)
         scores.append(score)
         on_progress("calibrating", number + 1, len(memory.images))
     return scores
+
+
+def read_as_new(
+    memory: Memory,
+    config: Config,
+    stand_ins: Sequence[StandIns],
+    number: int,
+    features: Sequence[Tensor],
+    layers: Sequence[LayerReading] | None = None,
+    levels: Sequence[Tensor] | None = None,
+) -> Reading:
+    """The reading of training image ``number`` [1, P, D] per layer with ``stand_ins`` in place of its own anchors.
+
+    ``layers`` is what the memory says of it without its own anchors, if that is known. ``levels`` are those without
+    what the image added to them; they follow from ``layers``, unless ``features`` are of a changed copy of the image.
+    """
+    own = memory.own([number])
+    if layers is None:
+        layers = read_layers(features, memory, config, hidden=own)
+    if levels is None and config.score_relative_to == "anchors":
+        levels = levels_without_own(layers, memory)
+    return fuse(replace_own(stand_ins, features, layers, memory, own, config), memory, config, levels=levels)
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ class Change:
     """One entry of the log of a model. The fit has no entry, so that the same images always give the same file."""
 
     when: str  # UTC, ISO 8601, to the second
-    what: str  # "added", "forgot", "merged" or "threshold"
+    what: str  # "added", "forgot", "merged", "taught" or "threshold"
     images: tuple[str, ...] = ()  # names of the images added or removed
     note: str = ""
 
@@ -40,3 +40,11 @@ class Change:
 def utc(when: datetime | None = None) -> str:
     """``when``, or now, as an entry writes it."""
     return (when or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def describe_lesson(stored: Mapping[str, Any]) -> str:
+    """A lesson, as a model file lists it, in a line for people."""
+    left, top, right, bottom = stored["box"]
+    count = len(stored["patches"])
+    place = f"columns {left} to {right - 1}, rows {top} to {bottom - 1}"
+    return f"{stored['name']}: {count} patch{'es' * (count != 1)} of {stored['image']['name']}, {place}"

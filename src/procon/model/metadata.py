@@ -10,7 +10,8 @@ from typing import Any
 from procon.errors import ModelFileError
 from procon.files import atomic_path
 
-MODEL_FORMAT = 1
+MODEL_FORMAT = 2  # the highest that is read: 2 holds lessons, which a reader of format 1 would leave out silently
+PLAIN_FORMAT = 1
 KEY = "procon"  # the entry of the safetensors metadata that holds our JSON
 
 

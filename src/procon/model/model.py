@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
+
+from torch import Tensor
 
 from procon.amounts import count_of
 from procon.config import Config
 from procon.model.calibration import Calibration, GoodScore
 from procon.model.history import Change
+from procon.model.lessons import Lesson, joined_anchors
 from procon.model.memory import Memory
 from procon.model.training_image import TrainingImage
 
@@ -21,6 +25,7 @@ class Model:
     calibration: Calibration | None
     history: tuple[Change, ...] = ()  # what was added, removed and set since the fit, oldest first
     identity: Mapping[str, Any] = field(default_factory=dict)  # of the backbone's weights, see Backbone.identity
+    lessons: tuple[Lesson, ...] = ()  # marked defects, in the order in which they were taught
 
     def with_change(self, memory: Memory, calibration: Calibration | None, change: Change) -> "Model":
         """The model after an edit: memory, threshold and log change together."""
@@ -33,6 +38,12 @@ class Model:
         rate, rule = calibration.false_alarm_rate, calibration.rule
         config = replace(self.config, false_alarm_rate=rate, threshold_rule=rule)
         return replace(self, config=config, calibration=calibration)
+
+    @cached_property
+    def marked(self) -> tuple[Tensor, ...] | None:
+        """The defect anchors of all lessons, [A, D] per layer, where the memory is; None without a lesson."""
+        joined, device = joined_anchors(self.lessons), self.memory.layers[0].anchors.device
+        return None if joined is None else tuple(layer.to(device) for layer in joined)
 
     @property
     def held_out(self) -> Calibration | None:
@@ -57,7 +68,8 @@ class Model:
         """Names that a new image without a path may not get: images held in memory are found by their name."""
         separate = () if self.calibration is None else self.calibration.images
         changed = (name for change in self.history for name in change.images)
-        return [*self.memory.names, *(image.name for image in separate), *changed]
+        taught = (lesson.image.name for lesson in self.lessons)
+        return [*self.memory.names, *(image.name for image in separate), *taught, *changed]
 
     def describe(self) -> list[str]:
         """The model in a few lines for people."""
@@ -73,4 +85,5 @@ class Model:
             f"{len(memory.layers)} layers x {config.banks} banks of {memory.layers[0].banks.shape[1]:,} anchors "
             f"({anchors:,} distinct)",
             *(threshold or ["no threshold: fit on more images to get one"]),
+            *(lesson.describe() for lesson in self.lessons),
         ]

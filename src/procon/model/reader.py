@@ -252,9 +252,15 @@ class Reader:
         scope = self.scope(image[1], roi)
         return in_scope(image[0], scope), scope
 
-    def score_features(self, features: Sequence[Tensor], size: tuple[int, int], memory: Memory) -> Reading:
-        """Compare embedded patches [N, P, D] per layer of images of one ``size`` with a memory."""
-        return score_patches(in_scope(features, self.scope(size, memory.roi)), memory, self.config)
+    def score_features(
+        self,
+        features: Sequence[Tensor],
+        size: tuple[int, int],
+        memory: Memory,
+        marked: Sequence[Tensor] | None = None,
+    ) -> Reading:
+        """Compare embedded patches [N, P, D] per layer of images of one ``size`` with a memory, and ``marked`` ones."""
+        return score_patches(in_scope(features, self.scope(size, memory.roi)), memory, self.config, marked=marked)
 
     def input_maps(self, heat: Tensor, scope: Scope | None = None) -> Tensor:
         """Patch scores [N, P] to pixels of the backbone's input [N, H, W]: bilinear, then blurred.

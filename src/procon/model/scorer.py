@@ -11,13 +11,14 @@ from procon.config import Config
 from procon.errors import ConfigError
 from procon.method.consensus import median, top_mean
 from procon.method.cuda.graphs import Recorded
+from procon.method.lessons import LessonReading
 from procon.method.maps import resize_maps
 from procon.method.score import LayerReading, Reading, fuse_layers, is_fused, score_patches
 from procon.model.memory import LayerMemory, Memory
 from procon.model.model import Model
 from procon.model.reader import Reader, in_scope
 from procon.model.verdict import Measurement, make_prediction
-from procon.prediction import Anchor, Explanation, LayerEvidence, Region
+from procon.prediction import Anchor, Explanation, LayerEvidence, LessonEvidence, Region
 from procon.vision.framing import patch_at, patch_box
 from procon.vision.images import Picture
 from procon.vision.scope import Scope
@@ -59,7 +60,7 @@ class ModelScorer:
 
     def _score_pixels(self, pixels: Tensor, scope: Scope | None, *, neighbors: bool = False) -> Reading:
         features = in_scope(self.reader.extractor.features(pixels), scope)
-        return score_patches(features, self.model.memory, self.config, neighbors=neighbors)
+        return score_patches(features, self.model.memory, self.config, marked=self.model.marked, neighbors=neighbors)
 
     def _summarize(self, reading: Reading, scope: Scope | None) -> tuple[Tensor, ...]:
         maps = self.reader.input_maps(reading.heat, scope)
@@ -70,6 +71,7 @@ class ModelScorer:
         config = self.config
         whole = self.model.memory.roi is None and config.aspect == "stretch" and config.tile is None
         fused = is_fused(self.reader.extractor.dims[0], config) and config.compression != "approximate"
+        fused = fused and not self.model.lessons  # these need neighbours, which the fused kernels do not return
         if self.reader.device.type == "cuda" and whole and fused:  # the general search waits for the device
             self._recorded.record(torch.zeros(count, 3, *config.input_size, device=self.reader.device))
 
@@ -88,7 +90,8 @@ class ModelScorer:
         if xy is None:
             xy = peak_of(prediction.heatmap, region.box if isinstance(region, Region) else region)
         patch = patch_at(config, xy, picture.size)
-        layers = tuple(layer_evidence(reading, patch if scope is None else scope.place(patch), memory, config))
+        place = patch if scope is None else scope.place(patch)
+        layers = tuple(layer_evidence(reading, place, memory, config))
         return Explanation(
             picture.source,
             (int(xy[0]), int(xy[1])),
@@ -97,6 +100,7 @@ class ModelScorer:
             sum(layer.contribution for layer in layers),
             layers,
             prediction,
+            lesson_evidence(reading.lessons, place, self.model),
         )
 
 
@@ -119,6 +123,20 @@ def layer_evidence(reading: Reading, place: int, memory: Memory, config: Config)
         anchors = tuple(_anchors(layer, place, stored, memory, config))
         evidence.append(LayerEvidence(block, float(median(residuals, dim=0)), tuple(residuals.tolist()), part, anchors))
     return evidence
+
+
+def lesson_evidence(reading: LessonReading | None, place: int, model: Model) -> LessonEvidence | None:
+    """The defect anchor that raised the score of the patch at ``place`` of the one image, if one did."""
+    if reading is None or float(reading.gain[0, place]) == 1:
+        return None
+    row = int(reading.rows[0, place])
+    for lesson in model.lessons:
+        if row < len(lesson.patches):
+            box = patch_box(model.config, lesson.patches[row], lesson.image.size)
+            values = (float(part[0, place]) for part in (reading.defect, reading.normal, reading.gain))
+            return LessonEvidence(lesson.name, lesson.image.name, box, *values)
+        row -= len(lesson.patches)
+    raise AssertionError("a defect anchor belongs to a lesson")
 
 
 def _anchors(layer: LayerReading, place: int, stored: LayerMemory, memory: Memory, config: Config) -> list[Anchor]:

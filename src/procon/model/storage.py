@@ -14,14 +14,15 @@ from torch import Tensor
 
 from procon.errors import ModelFileError
 from procon.files import atomic_path
-from procon.model.metadata import KEY, MODEL_FORMAT, read_metadata, sealed
+from procon.model.metadata import KEY, MODEL_FORMAT, PLAIN_FORMAT, read_metadata, sealed
 from procon.vision.weights import read_safetensors
 
 
 def write_model(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
     """Write ``tensors`` and JSON-ready ``metadata`` to ``path``; an earlier file there survives any failure."""
     tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    document = sealed({**metadata, "format": MODEL_FORMAT, "tensors_sha256": _tensors_sha256(tensors)})
+    version = MODEL_FORMAT if metadata.get("lessons") else PLAIN_FORMAT
+    document = sealed({**metadata, "format": version, "tensors_sha256": _tensors_sha256(tensors)})
     with atomic_path(path) as temporary:
         try:
             save_file(tensors, temporary, metadata={KEY: json.dumps(document)})

@@ -10,8 +10,9 @@ from procon.arrays import Box, Bytes
 from procon.detector import Detector
 from procon.errors import ImageError
 from procon.files import write_bytes
+from procon.model.lessons import lesson_pixels
 from procon.names import show_name
-from procon.prediction import Explanation, LayerEvidence, NormalPatch, Prediction
+from procon.prediction import Explanation, LayerEvidence, LessonEvidence, NormalPatch, Prediction
 from procon.results.rendering import ColorScale, color_scale, paint, paint_prediction
 from procon.vision.framing import patch_size
 from procon.vision.images import ImageLike, open_image
@@ -52,6 +53,8 @@ def draw_evidence(detector: Detector, image: ImageLike, explanation: Explanation
     corner = (_MARGIN + _PART + _PATCH + 2 * _GAP, y)
     right = _draw_layers(sheet, corner, explanation, detector.config.layer_fusion, typical)
     y = max(left, middle, right) + _GAP
+    if explanation.lesson is not None:
+        y = _draw_lesson(sheet, (_MARGIN, y), detector, explanation.lesson) + _GAP
     sheet.draw.line((_MARGIN, y, sheet.width - _MARGIN, y), _LINE, 2)
     y = sheet.text((_MARGIN, y + 16), "The normal patches it was compared with", 20) + 2
     banks, patches = len(explanation.layers[0].residuals), explanation.normal_patches(_SHOWN)
@@ -241,6 +244,20 @@ def _draw_axis(sheet: _Sheet, at: tuple[int, int, int], width: int, most: float,
 
 def _block_name(layer: LayerEvidence) -> str:
     return f"block {layer.blocks[0]}" if len(layer.blocks) == 1 else "joined"
+
+
+def _draw_lesson(sheet: _Sheet, at: _Point, detector: Detector, evidence: LessonEvidence) -> int:
+    """The marked defect that raised the score, in its surroundings, and what decided."""
+    sheet.draw.line((at[0], at[1], sheet.width - _MARGIN, at[1]), _LINE, 2)
+    y = sheet.text((at[0], at[1] + 16), "The marked defect that decided", 20) + 10
+    lesson = next(lesson for lesson in detector.model.lessons if lesson.name == evidence.lesson)
+    pixels, size = lesson_pixels(lesson), lesson.image.size
+    around = _surroundings(evidence.box, patch_size(detector.config, size), size)
+    view = _view(pixels, around, _TILE, pixels.shape[0] / size[0])
+    view.outline(evidence.box)
+    below = sheet.paste((at[0], y), view.picture)
+    sheet.text((at[0] + _TILE + _GAP, y), evidence.describe(), 17, width=2 * _TILE)
+    return below
 
 
 def _draw_normal(sheet: _Sheet, at: _Point, detector: Detector, patch: NormalPatch) -> int:

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 from scipy import ndimage
 from torch import Tensor
 
-from procon.arrays import Bools
+from procon.arrays import Bools, Floats
 from procon.config import PATCH, Config
 from procon.errors import ConfigError
 from procon.vision.framing import frame_of
@@ -72,6 +72,20 @@ def scope_of(config: Config, roi: Bools | None, size: tuple[int, int], device: t
         torch.from_numpy(places).to(device),
         torch.from_numpy(pixels).to(device),
     )
+
+
+def patch_shares(config: Config, mask: Bools) -> Floats:
+    """The share of each patch that ``mask`` covers, for a mask [height, width] at the size of the image: [P]."""
+    frame = frame_of(config, (mask.shape[0], mask.shape[1]))
+    image = Image.fromarray(np.where(mask, np.float32(1), np.float32(0)))
+    scaled = np.asarray(image.resize(frame.scaled[::-1], Image.Resampling.BOX))
+    (top, left), (height, width) = frame.origin, config.input_size
+    canvas = np.zeros(config.input_size, np.float32)
+    visible = scaled[max(top, 0) : top + height, max(left, 0) : left + width]
+    rows, columns = visible.shape
+    canvas[max(-top, 0) :, max(-left, 0) :][:rows, :columns] = visible
+    shares = canvas.reshape(height // PATCH, PATCH, width // PATCH, PATCH).mean(axis=(1, 3))
+    return np.asarray(shares, np.float32).ravel()
 
 
 def roi_mask(roi: RoiLike, sizes: Iterable[tuple[int, int]], shape: tuple[int, int]) -> Bools:
