@@ -53,7 +53,7 @@ class KeptExtractor(Extractor):
 
 def open_detector(weights: Path, tokens: Path | None, **settings: Any) -> Detector:
     """A detector with the settings that fit two cores; with ``tokens``, features are kept in that folder."""
-    config = Config(**{"backbone": "dinov2-small", "weights": str(weights), **settings})
+    config = Config(**{"backbone": "dinov2-small", "weights": str(weights), "precision": "bf16", **settings})
     detector = Detector(config, device="cpu")
     if tokens is not None:
         tokens.mkdir(parents=True, exist_ok=True)

@@ -18,8 +18,8 @@ from torch import Tensor
 from procon.method.consensus import median
 from procon.method.neighbors import rows_in_cache
 
-REACH = 0.8  # d / n from which on a patch is no evidence
-CLEAR = 0.5  # d / n down from which the gain no longer rises
+REACH = 0.9  # d / n from which on a patch is no evidence
+CLEAR = 0.6  # d / n down from which the gain no longer rises
 MOST_GAIN = 2.0
 
 _TINY = 1e-12  # a patch that equals a normal anchor has n = 0: it is never evidence
