@@ -309,9 +309,11 @@ def test_every_entry_of_a_model_file_is_on_the_architecture_page(
 ) -> None:
     config = tiny_config(tiny_backbone, compression="int8", score_relative_to="anchors", map_offset="quartile")
     corners = [(0, 0), (70, 0), (70, 70), (0, 70)]
-    model = Detector(config).fit(good_folder, thumbnails=True, roi=corners).save(tmp_path / "m", embed_backbone=True)
-    tensors, document = read_model(model)
-    entries = {re.sub(r"^memory\.\d+", "memory.<i>", name) for name in tensors if not name.startswith("backbone.")}
+    detector = Detector(config).fit(good_folder, thumbnails=True, roi=corners)
+    detector.teach(part_pixels(100, defect=True), (30, 40, 50, 60))
+    tensors, document = read_model(detector.save(tmp_path / "m", embed_backbone=True))
+    own = [name for name in tensors if not name.startswith("backbone.")]
+    entries = {re.sub(r"^(memory|lessons)\.\d+", r"\1.<i>", name) for name in own}
     entries |= {"backbone.<name>"} | {f"backbone.{name}" for name in document["backbone"]}
     entries |= document.keys() - {"backbone"}
     text = ARCHITECTURE.read_text(encoding="utf-8")
