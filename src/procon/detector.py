@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from procon.arrays import Box
 from procon.config import Config, ThresholdRule, change_settings
-from procon.errors import ImageError, NotFittedError
+from procon.errors import ConfigError, ImageError, NotFittedError
 from procon.hub import OnHub
 from procon.method.regions import Region
 from procon.model import editing
