@@ -100,7 +100,7 @@ def test_a_rate_and_a_score_change_the_metadata_alone(run: Run, model: Path, goo
     tensors, scores = tensor_bytes(model), read_calibration(model).scores  # type: ignore[union-attr]
     before = threshold_of(model)
     code, out, _ = run("threshold", model, "--false-alarm-rate", "0.5", "--guarantee")
-    assert code == 0 and "about 50.0% of good parts" in out
+    assert code == 0 and "about 42.9% of good parts" in out  # 3 of 7; 50 % was asked for
     assert threshold_of(model) == sorted(scores)[3] < before
     assert tensor_bytes(model) == tensors
     assert read_metadata(model)["config"]["false_alarm_rate"] == 0.5

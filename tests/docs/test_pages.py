@@ -191,6 +191,14 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
             assert anchor in anchors(file), f"{path.name} links to {target}, but {file.name} has no such heading"
 
 
+@page
+def test_no_paragraph_is_on_a_page_twice(path: Path) -> None:
+    """Generators replace what lies between their markers; a copy outside of them would stay."""
+    paragraphs = [text.strip() for text in prose(path).split("\n\n") if len(text) > 150 and "|" not in text]
+    twice = {text for text in paragraphs if paragraphs.count(text) > 1 and "python benchmarks/" not in text}
+    assert not twice
+
+
 def test_pictures_are_small_enough_for_a_repository() -> None:
     for picture in (ROOT / "docs" / "images").iterdir():
         assert picture.stat().st_size <= 900 * 1024, picture.name

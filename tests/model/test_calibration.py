@@ -50,9 +50,11 @@ coarse_lists = st.lists(st.integers(0, 4).map(float), min_size=1, max_size=60)  
 @given(scores_lists | coarse_lists, st.integers(1, 99))
 def test_the_quantile_equals_the_reference(scores: list[float], percent: int) -> None:
     known = calibrate(scores, percent / 100)
-    promised = max(Fraction(percent, 100), Fraction(1, len(scores) + 1))
-    assert known.promised_rate == pytest.approx(float(promised))
-    assert known.threshold == reference.conformal_quantile(scores, promised)
+    asked = max(Fraction(percent, 100), Fraction(1, len(scores) + 1))
+    assert known.threshold == reference.conformal_quantile(scores, asked)
+    above = sum(score > known.threshold for score in scores)
+    assert known.promised_rate == pytest.approx((above + 1) / (len(scores) + 1))
+    assert known.promised_rate <= asked + Fraction(1, 10**9)
     assert known.pixel_threshold == 2 * known.threshold  # peaks are twice the scores here
 
 
@@ -62,9 +64,54 @@ def test_the_verdict_is_the_p_value_at_the_promised_rate(scores: list[float], pe
     assert (score > known.threshold) == (known.p_value(score) <= known.promised_rate + 1e-12)
 
 
-@pytest.mark.parametrize(("images", "rate", "promised"), [(59, 0.01, 1 / 60), (99, 0.01, 0.01), (500, 0.01, 0.01)])
+@pytest.mark.parametrize(("images", "rate", "promised"), [(59, 0.01, 1 / 60), (99, 0.01, 0.01), (500, 0.01, 5 / 501)])
 def test_no_more_is_promised_than_the_images_carry(images: int, rate: float, promised: float) -> None:
     assert calibrate([float(score) for score in range(images)], rate).promised_rate == pytest.approx(promised)
+
+
+def test_the_rate_is_that_of_the_threshold_and_not_the_one_asked_for() -> None:
+    """The same threshold has the same rate, whatever was asked for."""
+    scores = [float(score) for score in range(1, 29)]
+    asked = [calibrate(scores, rate) for rate in (0.01, 0.03, 0.05)]
+    assert {known.threshold for known in asked} == {28.0}
+    assert {known.promised_rate for known in asked} == {1 / 29}
+    assert "about 3.4% of good parts" in asked[2].describe()[0]
+    assert [(offer.rate, offer.threshold) for offer in asked[2].offers()] == [(1 / 29, 28.0), (2 / 29, 27.0)]
+    for rate, threshold, _ in asked[2].offers():
+        assert asked[2].at_rate(rate).threshold == threshold  # what is on offer can be asked for
+
+
+def test_a_rate_that_changes_nothing_is_explained_with_the_next_step() -> None:
+    scores = [float(score) for score in range(1, 29)]
+    assert calibrate(scores, 0.01).why_unchanged() == (
+        "28 images cannot guarantee less than 3.4%; calibrate on 99 good images (--calibrate FOLDER), or use --robust"
+    )
+    assert calibrate(scores, 0.05).why_unchanged() == (
+        "28 images can guarantee 3.4% or 6.9% and nothing between; ask for 6.9% or more, calibrate on more good images "
+        "(--calibrate FOLDER), or use --robust"
+    )
+    assert calibrate([1.0] * 3, 0.9).why_unchanged() == (
+        "no good image scores lower than the threshold; set it by hand (--score), or use --robust"
+    )
+    assert robust(scores[:6], 0.05).why_unchanged() == (
+        "6 images are too few to aim at a rate, so it is the highest of their scores; calibrate on at least 8 good "
+        "images (--calibrate FOLDER), or set it by hand (--score)"
+    )
+    assert robust([0.5] * 20).why_unchanged() == (
+        "all good images have the same score; calibrate on other good images (--calibrate FOLDER), or set it by hand "
+        "(--score)"
+    )
+    assert robust(scores).why_unchanged() == "it has this rate already; the rates on offer are below"
+
+
+def test_a_threshold_that_one_image_decides_says_so() -> None:
+    scores = [float(score) for score in range(1, 29)]
+    names = [f"{score:.0f}.png" for score in scores]
+    line = "one image decides: 28.png has the highest score, which is the threshold; without it 27.0000"
+    assert line in calibrate(scores).describe(names)
+    assert not any(line.startswith("one image") for line in calibrate(scores, 0.1).describe(names))
+    assert not any(line.startswith("one image") for line in calibrate([*scores, 28.0]).describe())  # two have it
+    assert not any(line.startswith("one image") for line in robust(scores).describe(names))
 
 
 @pytest.mark.parametrize("images", range(1, 400, 7))
@@ -207,6 +254,7 @@ def test_what_a_calibration_says_of_itself() -> None:
         "leave-one-out comes close to these rates; they are exact on good images the model has not seen: procon "
         "threshold MODEL --calibrate FOLDER --guarantee",
         "1.0% was asked for and changes nothing below 1.7%: it takes 99 images (299 with 95% confidence)",
+        "one image decides: image 59 has the highest score, which is the threshold; without it 58.0000",
     ]
     held_out = replace(calibrate(scores, 0.05), kind="held-out")
     assert held_out.describe() == [
@@ -286,7 +334,7 @@ def test_rates_on_offer_name_the_images_above() -> None:
     assert [offer.rate for offer in offers] == sorted([*RATES, 0.03])
     assert offers[-1].above[:2] == (31, 30)
     promised = calibrate(ORDINARY, 0.01).offers()
-    assert [offer.rate for offer in promised] == [pytest.approx(1 / 31), 0.05, 0.1]
+    assert [offer.rate for offer in promised] == [1 / 31]  # several images share the highest score
 
 
 def test_the_spread_is_measured_once_for_all_that_follows_from_the_scores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,6 +370,24 @@ def test_it_survives_a_file() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- realised rates
+
+
+def test_a_measured_rate_is_compared_with_what_the_rule_says() -> None:
+    """A robust threshold promises nothing, so a measurement is compared with the rate that it aims at."""
+    scores = [0.5 + 0.01 * (number % 7) for number in range(30)]
+    few, many = estimate_false_alarms(1, 40), estimate_false_alarms(12, 40)
+    agrees, exceeds = robust(scores).judge_measured(few), robust(scores).judge_measured(many)
+    assert agrees == (
+        "1 of 40 good images exceed the threshold: 2.5%, 95% Clopper-Pearson interval 0.1% to 13.2%, which agrees "
+        "with the 1.0% that it aims at"
+    )
+    assert exceeds.endswith(
+        "MORE than the 1.0% that it aims at: look at the highest scores first; if these parts are good, calibrate "
+        "on such images (--calibrate FOLDER)"
+    )
+    assert "promised on average" in calibrate(scores).judge_measured(few)
+    assert "promised on average" in robust(scores).at_score(0.6).judge_measured(few)
+    assert "promised on average" in robust(scores[:6]).judge_measured(few)
 
 
 @settings(deadline=None)

@@ -92,6 +92,8 @@ def test_what_is_found_in_words_and_json() -> None:
         "spreads, Mann-Whitney p = 1, 30 parts)"
     )
     assert moved.describe().startswith("DRIFT: new images have left the calibration (a new part called good exceeds")
+    words = moved.describe()
+    assert 0 < words.index("Look at the highest scores first") < words.index("add new good parts")
     stored = json.loads(json.dumps(moved.to_dict()))
     assert stored["drifted"] is True and stored["test"] == "Mann-Whitney U, two-sided"
     assert (stored["images"], stored["left_out"], stored["calibration"]) == (30, 3, 30)

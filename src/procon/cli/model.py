@@ -111,20 +111,8 @@ def _at_rate(calibration: "Calibration", rate: float | None, guarantee: bool | N
     rule: ThresholdRule | None = None if guarantee is None else "guarantee" if guarantee else "robust"
     changed = calibration.at_rate(calibration.false_alarm_rate if rate is None else rate, rule)
     if changed.threshold == calibration.threshold and calibration.fixed is None:
-        stderr_console().print(f"the threshold stays as it was: {_why_unchanged(changed)}")
+        stderr_console().print(f"the threshold stays as it was: {changed.why_unchanged()}")
     return changed
-
-
-def _why_unchanged(calibration: "Calibration") -> str:
-    if calibration.rule == "robust" or calibration.false_alarm_rate >= calibration.lowest_rate:
-        return "the rate leads to the same score"
-    from procon.model.rates import images_needed
-
-    scored, needed = count_of(len(calibration.scores), "image"), images_needed(calibration.false_alarm_rate)
-    return (
-        f"{scored} cannot guarantee less than {calibration.lowest_rate:.1%}; calibrate on {needed} good images "
-        "(--calibrate FOLDER), or use --robust"
-    )
 
 
 def _write_calibration(model: Path, before: "Calibration | None", after: "Calibration | None") -> "Calibration":
@@ -174,7 +162,7 @@ def _print_threshold(
         shown = ", ".join(show_name(names[place]) for place in above[:3]) + (", ..." if len(above) > 3 else "")
         echo(f"{mark}{rate:6.1%}  {limit:9.4f}  {len(above)}{f': {shown}' if above else ''}")
     if false_alarms is not None:
-        echo(f"{measure}: {false_alarms.describe(calibration.promised_rate, calibration.confident_rate())}")
+        echo(f"{measure}: {calibration.judge_measured(false_alarms)}")
 
 
 def explain(

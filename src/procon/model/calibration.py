@@ -22,7 +22,15 @@ from typing import Any, NamedTuple
 
 from procon.config import CHOICES, ThresholdRule, check_false_alarm_rate
 from procon.errors import ConfigError
-from procon.model.rates import CONFIDENCE, Spread, conformal_rank, images_needed, measure_spread, tolerance_rate
+from procon.model.rates import (
+    CONFIDENCE,
+    FalseAlarms,
+    Spread,
+    conformal_rank,
+    images_needed,
+    measure_spread,
+    tolerance_rate,
+)
 from procon.model.training_image import TrainingImage
 
 CALIBRATION_KINDS = ("leave-one-out", "held-out", "mirrored")
@@ -131,9 +139,11 @@ class Calibration:
     @property
     def promised_rate(self) -> float:
         """Share of good parts that exceed the threshold, at most, on average over calibrations of this size."""
-        if self.rule == "guarantee" and self.fixed is None:
-            return max(self.false_alarm_rate, self.lowest_rate)
-        return (len(self.scores) + 1 - self.rank) / (len(self.scores) + 1)
+        return self._rate_above(self.threshold)
+
+    def _rate_above(self, threshold: float) -> float:
+        """(1 + number of scores above ``threshold``) / (n + 1): the rate of the threshold, not the one asked for."""
+        return (1 + sum(score > threshold for score in self.scores)) / (len(self.scores) + 1)
 
     def confident_rate(self) -> float:
         """Share of good parts that exceed this very threshold, at most, with 95 % confidence."""
@@ -153,10 +163,13 @@ class Calibration:
         return self.usual_peak
 
     def offers(self) -> list[Offer]:
-        """The threshold at each of the usual rates, and at the rate in force; only rates that the rule can give."""
+        """The threshold at each of the usual rates, and at the rate in force; only rates that the rule can give.
+
+        A guarantee has few thresholds: each is on offer once, at its own rate.
+        """
         rates = sorted({*RATES, self.false_alarm_rate})
         if self.rule == "guarantee":
-            rates = sorted({max(rate, self.lowest_rate) for rate in rates})
+            rates = sorted({self._rate_above(self._threshold_at(rate)) for rate in rates})
         elif len(self.scores) < FEWEST:
             rates = [self.false_alarm_rate]  # all rates lead to the same threshold
         return [Offer(rate, limit, self.above(limit)) for rate in rates if (limit := self._threshold_at(rate))]
@@ -181,6 +194,31 @@ class Calibration:
             raise ConfigError(f"the threshold must be a score of at least 0, got {score!r}")
         return replace(self, fixed=float(score))
 
+    def why_unchanged(self) -> str:
+        """Why the threshold stays as it was at this rate, and the next step."""
+        count, other = len(self.scores), "calibrate on {} (--calibrate FOLDER), or set it by hand (--score)"
+        if self.rule == "robust":
+            if count < FEWEST:
+                step = other.format(f"at least {FEWEST} good images")
+                return f"{count} images are too few to aim at a rate, so it is the highest of their scores; {step}"
+            if not self.spread.deviation:
+                return f"all good images have the same score; {other.format('other good images')}"
+            return "it has this rate already; the rates on offer are below"
+        if self.false_alarm_rate < self.lowest_rate:
+            needed = images_needed(self.false_alarm_rate)
+            return (
+                f"{count} images cannot guarantee less than {self.lowest_rate:.1%}; calibrate on {needed} good images "
+                "(--calibrate FOLDER), or use --robust"
+            )
+        lower = [score for score in self.scores if score < self.threshold]
+        if not lower:
+            return "no good image scores lower than the threshold; set it by hand (--score), or use --robust"
+        present, following = (f"{self._rate_above(score):.1%}" for score in (self.threshold, max(lower)))
+        return (
+            f"{count} images can guarantee {present} or {following} and nothing between; ask for {following} or more, "
+            "calibrate on more good images (--calibrate FOLDER), or use --robust"
+        )
+
     def describe(self, names: Sequence[str] = ()) -> list[str]:
         """What the threshold is, what it promises and what it rests on, in sentences for people.
 
@@ -202,7 +240,8 @@ class Calibration:
                 f"threshold {self.threshold:.4f} ({origin}): aims at {self.false_alarm_rate:.1%} false alarms and "
                 f"guarantees no rate; {exceed}"
             ]
-        lines += self._set_aside([image.name for image in self.images] or names)
+        names = [image.name for image in self.images] or names
+        lines += [*self._one_decides(names), *self._set_aside(names)]
         if count < FEW and self.fixed is None:
             lines.append(
                 f"weak: it rests on {count} image{'s' if count > 1 else ''}; with {FEW} or more it is reliable"
@@ -213,6 +252,12 @@ class Calibration:
                 "read: the threshold is approximate"
             )
         return lines
+
+    def judge_measured(self, measured: FalseAlarms) -> str:
+        """False alarms that were measured, compared with what the threshold promises or aims at, in a sentence."""
+        if self.rule == "robust" and self.fixed is None and len(self.scores) >= FEWEST:
+            return measured.compare_with_aim(self.false_alarm_rate)
+        return measured.describe(self.promised_rate, self.confident_rate())
 
     def _bounds(self) -> str:
         average, most = ("at most", "at most {}") if self.kind == "held-out" else ("about", "about {} at most")
@@ -228,7 +273,7 @@ class Calibration:
                 "leave-one-out comes close to these rates; they are exact on good images the model has not seen: "
                 "procon threshold MODEL --calibrate FOLDER --guarantee"
             )
-        if self.promised_rate > self.false_alarm_rate:
+        if self.false_alarm_rate < self.lowest_rate:
             lines.append(
                 f"{self.false_alarm_rate:.1%} was asked for and changes nothing below {self.lowest_rate:.1%}: it takes "
                 f"{images_needed(self.false_alarm_rate)} images "
@@ -236,13 +281,23 @@ class Calibration:
             )
         return lines
 
+    def _one_decides(self, names: Sequence[str]) -> list[str]:
+        """A guarantee whose threshold is the score of one image, the highest of all."""
+        at_or_above = [place for place, score in enumerate(self.scores) if score >= self.threshold]
+        if self.rule != "guarantee" or self.fixed is not None or len(at_or_above) > 1 or len(self.scores) == 1:
+            return []
+        return [
+            f"one image decides: {_name(names, at_or_above[0])} has the highest score, which is the threshold; without "
+            f"it {self.ascending[-2]:.4f}"
+        ]
+
     def _set_aside(self, names: Sequence[str]) -> list[str]:
         """The images that are far above the rest, with what they would change."""
         aside = sorted(self.spread.aside, key=lambda place: -self.scores[place])
         if not aside or self.fixed is not None or len(self.scores) < FEWEST:
             return []
         lines = [
-            f"odd: {names[place] if place < len(names) else f'image {place + 1}'} scores {self.scores[place]:.4f}, "
+            f"odd: {_name(names, place)} scores {self.scores[place]:.4f}, "
             f"{self.spread.deviations(self.scores[place]):.1f} robust deviations above the median"
             for place in aside[:5]
         ]
@@ -275,6 +330,10 @@ class Calibration:
         images = tuple(TrainingImage.from_dict(image) for image in stored["images"])
         rule = stored.get("rule", "guarantee")  # models from before there was a choice keep their threshold
         return cls(**{**stored, **numbers, "images": images, "rule": rule})
+
+
+def _name(names: Sequence[str], place: int) -> str:
+    return names[place] if place < len(names) else f"image {place + 1}"
 
 
 def change_note(old: Calibration | None, new: Calibration) -> str:

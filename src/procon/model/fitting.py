@@ -119,7 +119,8 @@ def leave_one_out(
     if any(memory.fewest_without(number) < config.num_neighbors for number in range(len(memory.images))):
         if measured:
             raise ConfigError(
-                f"{' and '.join(measured)} needs more training images: each is scored without its own anchors"
+                f"{' and '.join(measured)} needs more training images, got {len(memory.images)}: each is scored "
+                "without its own anchors. Add good images, raise coreset_ratio, or use the settings of Config()"
             )
         return memory, None
     memory, stand_ins, readings = measure_images(reader, memory, images, on_progress)

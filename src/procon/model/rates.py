@@ -99,9 +99,22 @@ class FalseAlarms:
             verdict = f"above the {promised:.1%} promised on average, {bound}"
         if self.low > confident:
             verdict = f"MORE than the {confident:.1%} that hold with {CONFIDENCE:.0%} confidence: these are other parts"
+        return f"{self._observation()}, {verdict}"
+
+    def compare_with_aim(self, rate: float) -> str:
+        """The observation compared with a rate that a threshold aims at without a promise, in a sentence."""
+        verdict = f"which agrees with the {rate:.1%} that it aims at"
+        if self.low > rate:
+            verdict = (
+                f"MORE than the {rate:.1%} that it aims at: look at the highest scores first; if these parts are good, "
+                "calibrate on such images (--calibrate FOLDER)"
+            )
+        return f"{self._observation()}, {verdict}"
+
+    def _observation(self) -> str:
         return (
             f"{self.flagged} of {self.images} good images exceed the threshold: {self.rate:.1%}, "
-            f"{CONFIDENCE:.0%} Clopper-Pearson interval {self.low:.1%} to {self.high:.1%}, {verdict}"
+            f"{CONFIDENCE:.0%} Clopper-Pearson interval {self.low:.1%} to {self.high:.1%}"
         )
 
 

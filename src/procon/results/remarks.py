@@ -17,7 +17,7 @@ def remarks(calibration: CalibrationLike | None, facts: Sequence[str], predictio
     """
     if calibration is None:
         return ["no threshold: scores can be ranked, but no part is called good or anomalous; fit on more images"]
-    lines = [line for line in facts if line.startswith(("weak: ", "odd: "))]
+    lines = [line for line in facts if line.startswith(("one image decides: ", "weak: ", "odd: "))]
     if len(predictions) < LEAST_IMAGES:
         return lines
     flagged = sum(bool(prediction.is_anomalous) for prediction in predictions)

@@ -73,7 +73,8 @@ function describeRules() {
 /** Put the slider at the rate that is drafted or in force, or at the nearest threshold if that was set by hand. */
 function placeSlider() {
   const choices = offers(), { false_alarm_rate: rate, rule: inForce, by_hand: byHand } = current().threshold;
-  const wanted = draft ? draft.rate : byHand || inForce !== rule ? undefined : Math.max(rate, choices[0].false_alarm_rate);
+  // A guarantee has few thresholds, each on offer at its own rate and not at the one that was asked for.
+  const wanted = draft ? draft.rate : byHand || inForce !== rule || rule === "guarantee" ? undefined : rate;
   const distance = (offer) => wanted === undefined ? Math.abs(offer.score - value()) : Math.abs(offer.false_alarm_rate - wanted);
   const best = choices.reduce((at, offer, index) => (distance(offer) < distance(choices[at]) ? index : at), 0);
   $("#offer").max = choices.length - 1;
@@ -92,7 +93,7 @@ function nameRate(rate) {
 function take(place) {
   const offer = offers()[place], now = current().threshold;
   const inForce = !now.by_hand && offer.rule === now.rule && offer.score === now.score &&
-    offer.false_alarm_rate === Math.max(now.false_alarm_rate, offers()[0].false_alarm_rate);
+    (rule === "guarantee" || offer.false_alarm_rate === now.false_alarm_rate);
   draft = inForce ? null : { score: offer.score, rate: offer.false_alarm_rate, rule: offer.rule };
   nameRate(offer.false_alarm_rate);
   draw();

@@ -115,7 +115,9 @@ function render() {
   if (threshold) {
     const above = threshold.good_scores.filter((one) => one >= answer.score).length;
     $("#axis-words").textContent = `Of ${plural(threshold.good_scores.length, "good image")} behind this model, ${above || "none"} ` +
-      `${above > 1 ? "score" : "scores"} as high. About ${percent(threshold.promised_rate)} of good parts exceed the threshold.`;
+      `${above > 1 ? "score" : "scores"} as high. ${threshold.sentences[0].includes("aims at")
+        ? `The threshold aims at ${percent(threshold.false_alarm_rate)} false alarms.`
+        : `About ${percent(threshold.promised_rate)} of good parts exceed the threshold.`}`;
   }
   const low = threshold?.typical ?? 0.4, high = threshold?.usual_peak ?? 0.8;
   if (answer.map) paint($("#heat"), answer.map, low, high);
