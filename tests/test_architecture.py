@@ -50,7 +50,7 @@ def test_the_environment_is_read_by_the_command_line_alone(module: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["procon", "procon.vision.images", "procon.vision.folders", "procon.results.rendering", "procon.deploy"]
+    "name", ["procon", "procon.vision.images", "procon.vision.folders", "procon.showing.painting", "procon.deploy"]
 )
 def test_light_modules_do_not_load_torch(name: str) -> None:
     code = f"import sys, {name}; print(sorted({{'torch', 'transformers'}} & set(sys.modules)))"

@@ -275,9 +275,9 @@ def test_batch_order_and_history_do_not_matter(
         for index, prediction in zip(order, detector.predict([queries[index] for index in order]), strict=True):
             assert_same(prediction, alone[index])
     torch.manual_seed(5)
-    for prediction, expected in zip(detector.predict_each(iter(queries)), alone, strict=True):
-        assert isinstance(prediction, Prediction)
-        assert_same(prediction, expected)
+    for streamed, expected in zip(detector.predict_each(iter(queries)), alone, strict=True):
+        assert isinstance(streamed, Prediction)
+        assert_same(streamed, expected)
 
 
 def test_a_subsampled_temperature_does_not_depend_on_history(tiny_backbone: Path) -> None:

@@ -25,7 +25,7 @@ from procon import Config, Detector, Prediction
 from procon.cli.flags import SETTINGS
 from procon.demo.defects import DEFECT_KINDS
 from procon.results.evidence import color_scale
-from procon.results.rendering import ColorScale
+from procon.showing.painting import ColorScale
 
 DOCS = Path(__file__).resolve().parent.parent
 EVIDENCE_WIDTH = 1000  # pixels

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from procon import Prediction
 from procon.cli import app
-from procon.results.rendering import ColorScale, paint_prediction
+from procon.showing.painting import ColorScale, paint_prediction
 from procon.vision.images import open_image
 
 SIDE, GAP, LINE = 168, 10, 20  # pixels: a part, the space between two, a line of text

@@ -15,10 +15,13 @@ from procon.errors import (
     ProconError,
     WeightsError,
 )
-from procon.prediction import Anchor, Explanation, LayerEvidence, LessonEvidence, NormalPatch, Prediction, Region
+from procon.method.regions import Region
+from procon.prediction import Anchor, Explanation, LayerEvidence, LessonEvidence, NormalPatch, Prediction
 
 if TYPE_CHECKING:
     from procon.detector import Detector
+    from procon.evaluation.labelled import evaluate_detector as evaluate
+    from procon.results.table import to_pandas
 
 __version__ = "0.1.0"
 
@@ -42,13 +45,22 @@ __all__ = [
     "Region",
     "WeightsError",
     "__version__",
+    "evaluate",
+    "to_pandas",
 ]
+
+# Imported on first use: they pull in torch, and `import procon` and `procon --help` must not wait for it.
+_ON_USE = {
+    "Detector": ("procon.detector", "Detector"),
+    "evaluate": ("procon.evaluation.labelled", "evaluate_detector"),
+    "to_pandas": ("procon.results.table", "to_pandas"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Detector pulls in torch; `import procon` and `procon --help` must not wait for it.
-    if name == "Detector":
-        return import_module("procon.detector").Detector
+    if name in _ON_USE:
+        module, attribute = _ON_USE[name]
+        return getattr(import_module(module), attribute)
     raise AttributeError(f"module 'procon' has no attribute {name!r}")
 
 

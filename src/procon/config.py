@@ -1,8 +1,9 @@
 """Every setting of the method: its default, its valid values, and the combinations that are refused."""
 
+import difflib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import PurePath
 from typing import Any, Literal, NamedTuple
 
@@ -299,3 +300,14 @@ def refuse(config: Config, context: str) -> None:
             expected, separator, remedy = restriction.expected.partition("; ")
             value = getattr(config, restriction.setting)
             raise ConfigError(f"{restriction.setting} must be {expected}, got {value!r}{separator}{remedy}")
+
+
+def change_settings(config: Config, settings: Mapping[str, Any]) -> Config:
+    """``config`` with other values of some settings; an unknown name is an error that says which was meant."""
+    names = [field.name for field in fields(Config)]
+    for name in settings:
+        if name not in names:
+            meant = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {meant[0]}?" if meant else f"settings are {', '.join(names)}"
+            raise ConfigError(f"{name} is not a setting; {hint}")
+    return replace(config, **settings)

@@ -1,13 +1,16 @@
 """The public class: fit builds a memory of normal patches, predict scores how badly it explains new ones."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from procon.arrays import Box
-from procon.config import Config, ThresholdRule
+from procon.config import Config, ThresholdRule, change_settings
 from procon.errors import ConfigError, ImageError, NotFittedError
+from procon.hub import OnHub
+from procon.method.regions import Region
 from procon.model import editing
 from procon.model.calibration import Calibration
 from procon.model.file import find_extractor, load_model, save_model
@@ -18,18 +21,23 @@ from procon.model.model import Model
 from procon.model.rates import FalseAlarms
 from procon.model.reader import Extractor, Reader
 from procon.model.scorer import ModelScorer
-from procon.model.suspects import SUSPECT_LIMIT, Suspect, describe_odd, find_suspects
+from procon.model.suspects import SUSPECT_LIMIT, Suspect, find_odd_images, find_suspects
 from procon.model.teaching import Proposal, RegionLike, accept, forget_lessons, propose
 from procon.model.training import TrainingSources, list_good
 from procon.model.verdict import predict_each, predict_images
-from procon.prediction import Explanation, Prediction, Region
-from procon.progress import Progress, no_progress
+from procon.prediction import Explanation, Prediction
+from procon.progress import ShowProgress, reporting
 from procon.vision.backbone import Backbone, resolve_device
-from procon.vision.images import ImageLike, ImageLikes, open_image
+from procon.vision.images import ImageLike, ImageLikes, Picture, open_image
 from procon.vision.scope import RoiLike
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+    from torch import Tensor
 
-class Detector:
+
+class Detector(OnHub):
     """Anomaly detector fitted on good images alone.
 
     ::
@@ -39,16 +47,20 @@ class Detector:
         result.score, result.is_anomalous, result.heatmap
         detector.explain("parts/new/0001.png").normal_patches()
 
+    Images are a path, a folder, a pattern such as ``parts/new/*.png``, a PIL image, an array, a tensor, or several of
+    them. ``progress=True`` shows a bar; a callback gets the stage, the steps done and the steps in total.
+
     A fitted detector can be changed: ``calibrate``, ``set_threshold``, ``partial_fit``, ``forget`` and ``merge``.
     What it learned is :attr:`model`, one immutable value; a change replaces it, or fails and leaves it as it was.
     """
 
-    def __init__(self, config: Config | None = None, *, device: str = "auto") -> None:
-        """Store the settings; weights are loaded when they are first needed.
+    def __init__(self, config: Config | None = None, *, device: str = "auto", **settings: Any) -> None:
+        """Store the settings: a ``config``, single settings such as ``backbone="dinov2-small"``, or both.
 
-        ``device`` is ``auto`` (CUDA if there is one), ``cpu``, ``cuda`` or ``cuda:N``.
+        ``device`` is ``auto`` (CUDA if there is one), ``cpu``, ``cuda`` or ``cuda:N``. Weights are loaded when they are
+        first needed.
         """
-        self.config = config or Config()
+        self.config = change_settings(config or Config(), settings)
         self.device = resolve_device(device)
         self.sources = TrainingSources()  # Where the training images can be read again
         self._reader: Reader | None = None
@@ -61,7 +73,7 @@ class Detector:
         self,
         images: ImageLikes,
         *,
-        progress: Progress | None = None,
+        progress: ShowProgress = None,
         skip_bad: bool = False,
         thumbnails: bool = False,
         roi: RoiLike | None = None,
@@ -72,45 +84,44 @@ class Detector:
         copy of each image, so that evidence can show it when the folder is gone. ``roi`` says where the part is in
         every image: a mask image, or the corners (x, y) of a polygon. Everything outside is ignored.
         """
-        self.model, items = fit_model(
-            self.reader, list_good(images), progress or no_progress, skip_bad=skip_bad, thumbnails=thumbnails, roi=roi
-        )
+        with reporting(progress) as on_progress:
+            self.model, items = fit_model(
+                self.reader, list_good(images), on_progress, skip_bad=skip_bad, thumbnails=thumbnails, roi=roi
+            )
         self.sources = TrainingSources(folder=self.sources.folder)
         self.sources.hold(self.model.memory.images, items)
         return self
 
-    def suspects(self, *, limit: float = SUSPECT_LIMIT, progress: Progress | None = None) -> list[Suspect]:
+    def suspects(self, *, limit: float = SUSPECT_LIMIT, progress: ShowProgress = None) -> list[Suspect]:
         """Every training image by how little the others explain it, worst first; those above ``limit`` are flagged.
 
         The images are read again from their paths. See :mod:`procon.model.suspects`.
         """
-        images, on_progress = self.model.memory.images, progress or no_progress
-        if len(images) < 4:
-            raise ConfigError(f"suspects can be told from at least 4 training images, got {len(images)}")
-        sources = self.sources.find_all(images, "training images cannot be read again")
-        with self.reader.embedded(sources, images, self.model.memory.roi, on_progress) as store:
-            return find_suspects(self.model, self.reader, store, limit, on_progress)
+        with reporting(progress) as on_progress:
+            return find_suspects(self.model, self.reader, self.sources, limit, on_progress)
 
-    def odd_images(self, *, progress: Progress | None = None) -> list[Suspect]:
+    def odd_images(self, *, progress: ShowProgress = None) -> list[Suspect]:
         """The training images that were set aside for the threshold, highest score first, with their maps."""
-        model, calibration = self.model, self.model.calibration
-        if calibration is None or calibration.kind != "leave-one-out" or not calibration.spread.aside:
-            return []
-        scores = calibration.scores
-        odd = sorted(calibration.spread.aside, key=lambda place: -scores[place])
-        images = [model.memory.images[number] for number in odd]
-        sources = self.sources.find_all(images, "training images cannot be read again")
-        with self.reader.embedded(sources, images, model.memory.roi, progress or no_progress) as store:
-            return describe_odd(model, self.reader, store, odd)
+        with reporting(progress) as on_progress:
+            return find_odd_images(self.model, self.reader, self.sources, on_progress)
 
     # --------------------------------------------------------------------------------------------------- predict
 
-    def predict(self, images: ImageLikes) -> Any:
-        """Score one image (gives a :class:`Prediction`), or a folder or list of images (gives a list of them).
+    @overload
+    def predict(  # type: ignore[overload-overlap]  # arrays are one image, although they can be iterated over
+        self, images: "Image | NDArray[Any] | Tensor | Picture", *, progress: ShowProgress = None
+    ) -> Prediction: ...
+    @overload
+    def predict(self, images: str | Path, *, progress: ShowProgress = None) -> Any: ...
+    @overload
+    def predict(self, images: Iterable[ImageLike], *, progress: ShowProgress = None) -> list[Prediction]: ...
+    def predict(self, images: ImageLikes, *, progress: ShowProgress = None) -> Any:
+        """Score one image (gives a :class:`Prediction`), or a folder, pattern or list of images (gives a list of them).
 
         If some images cannot be used, :class:`BatchError` carries the predictions of the others.
         """
-        return predict_images(self.scorer, images)
+        with reporting(progress) as on_progress:
+            return predict_images(self.scorer, images, on_progress)
 
     def predict_each(self, images: Iterable[ImageLike]) -> Iterator[Prediction | ImageError]:
         """Predictions one by one, in order; an image that cannot be used yields its error and the rest goes on."""
@@ -138,7 +149,7 @@ class Detector:
         *,
         false_alarm_rate: float | None = None,
         guarantee: bool | None = None,
-        progress: Progress | None = None,
+        progress: ShowProgress = None,
     ) -> Self:
         """Compute the threshold again.
 
@@ -148,21 +159,25 @@ class Detector:
         the robust rule, None for the rule in force.
         """
         rule: ThresholdRule | None = None if guarantee is None else "guarantee" if guarantee else "robust"
-        return self._edited(editing.calibrate(self.model, self._editor(progress), images, false_alarm_rate, rule))
+        with self._editor(progress) as editor:
+            self.model = editing.calibrate(self.model, editor, images, false_alarm_rate, rule)
+        return self
 
     def set_threshold(self, score: float) -> Self:
         """Call parts anomalous above ``score``, until the next :meth:`calibrate`."""
-        return self._edited(editing.fix_threshold(self.model, score))
+        self.model = editing.fix_threshold(self.model, score)
+        return self
 
-    def measure_false_alarms(self, images: ImageLikes, *, progress: Progress | None = None) -> FalseAlarms:
+    def measure_false_alarms(self, images: ImageLikes, *, progress: ShowProgress = None) -> FalseAlarms:
         """How many good images exceed the threshold; none of them may be in the memory or behind the threshold."""
-        return editing.measure_false_alarms(self.model, self._editor(progress), images)
+        with self._editor(progress) as editor:
+            return editing.measure_false_alarms(self.model, editor, images)
 
     def partial_fit(
         self,
         images: ImageLikes,
         *,
-        progress: Progress | None = None,
+        progress: ShowProgress = None,
         skip_bad: bool = False,
         thumbnails: bool | None = None,
         keep_scores: bool = False,
@@ -172,11 +187,12 @@ class Detector:
         The threshold is computed again, for which the training images are read from their paths; ``keep_scores``
         keeps the earlier score of an image that is gone. ``thumbnails`` defaults to what the memory has.
         """
-        editor = self._editor(progress, keep_scores)
-        return self._edited(editing.add(self.model, editor, images, skip_bad, thumbnails))
+        with self._editor(progress, keep_scores) as editor:
+            self.model = editing.add(self.model, editor, images, skip_bad, thumbnails)
+        return self
 
     def forget(
-        self, images: str | Path | Iterable[str | Path], *, progress: Progress | None = None, keep_scores: bool = False
+        self, images: str | Path | Iterable[str | Path], *, progress: ShowProgress = None, keep_scores: bool = False
     ) -> Self:
         """Remove training images, by name, and everything that came from them: anchors, scores, thumbnails.
 
@@ -189,8 +205,10 @@ class Detector:
         if len(rest) < len(names):
             model = forget_lessons(model, taught.intersection(map(str, names)))
         if rest or not names:
-            model = editing.forget(model, self._editor(progress, keep_scores), rest)
-        return self._edited(model)
+            with self._editor(progress, keep_scores) as editor:
+                model = editing.forget(model, editor, rest)
+        self.model = model
+        return self
 
     def teach(
         self,
@@ -199,7 +217,7 @@ class Detector:
         *,
         name: str | None = None,
         force: bool = False,
-        progress: Progress | None = None,
+        progress: ShowProgress = None,
     ) -> Proposal:
         """Mark a defect that the model missed: patches of ``region`` become defect anchors, next to the normal memory.
 
@@ -219,31 +237,32 @@ class Detector:
         *,
         name: str | None = None,
         force: bool = False,
-        progress: Progress | None = None,
+        progress: ShowProgress = None,
     ) -> Proposal:
         """What :meth:`teach` would do, and its price. Nothing changes; the training images are read again for it.
 
         ``force`` gives a proposal without a price where these images are gone.
         """
-        return propose(self.model, self._editor(progress), image, region, name, force)
+        with self._editor(progress) as editor:
+            return propose(self.model, editor, image, region, name, force)
 
     def accept_lesson(self, proposal: Proposal, *, force: bool = False) -> Self:
         """Take a proposed lesson; one that costs more than the false-alarm rate needs ``force``."""
         if proposal.base is not self.model:
             raise ConfigError("the model changed since the lesson was proposed; propose it again")
-        return self._edited(accept(proposal, force))
-
-    def merge(self, other: "Detector", *, progress: Progress | None = None, keep_scores: bool = False) -> Self:
-        """Take over the memory of another detector of the same part, fitted with the same settings and weights."""
-        editor = self._editor(progress, keep_scores)
-        return self._edited(editing.merge(self.model, editor, other.model, other.sources))
-
-    def _editor(self, progress: Progress | None, keep_scores: bool = False) -> editing.Editor:
-        return editing.Editor(self.reader, self.sources, progress or no_progress, keep_scores)
-
-    def _edited(self, model: Model) -> Self:
-        self.model = model
+        self.model = accept(proposal, force)
         return self
+
+    def merge(self, other: "Detector", *, progress: ShowProgress = None, keep_scores: bool = False) -> Self:
+        """Take over the memory of another detector of the same part, fitted with the same settings and weights."""
+        with self._editor(progress, keep_scores) as editor:
+            self.model = editing.merge(self.model, editor, other.model, other.sources)
+        return self
+
+    @contextmanager
+    def _editor(self, progress: ShowProgress, keep_scores: bool = False) -> Iterator[editing.Editor]:
+        with reporting(progress) as on_progress:
+            yield editing.Editor(self.reader, self.sources, on_progress, keep_scores)
 
     # ------------------------------------------------------------------------------------------------- the model
 
@@ -288,6 +307,17 @@ class Detector:
     def describe(self) -> list[str]:
         """The fitted model in a few lines for people."""
         return self.model.describe()
+
+    def __repr__(self) -> str:
+        if self._scorer is None:
+            return f"Detector({self.config.backbone}, not fitted)"
+        return f"Detector({self.model.summarize()})"
+
+    def _repr_html_(self) -> str:
+        from procon.showing.cards import detector_html
+
+        lines, known = self.describe() if self._scorer else ["call fit(images) first"], self.calibration
+        return detector_html(repr(self), lines, *((known.scores, known.threshold) if known else ((), None)))
 
     def save(self, path: str | Path, *, embed_backbone: bool | None = None) -> Path:
         """Write one ``.procon`` file, atomically; with ``embed_backbone`` (default: as loaded) with the weights."""

@@ -1,32 +1,38 @@
-"""What a detector says about one image, and why: plain data. Sizes and boxes are in pixels of the input image."""
+"""What a detector says about one image, and why: plain data. Sizes and boxes are in pixels of the input image.
+
+A prediction can show itself: :meth:`Prediction.plot` and its kin open the image again and leave the drawing to
+:mod:`procon.showing.cards`, which is imported when one of them is called.
+"""
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from procon.arrays import Box, Floats
+from procon.arrays import Box, Bytes, Floats
+from procon.method.regions import Region
 from procon.names import show_name
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 @dataclass(frozen=True)
-class Region:
-    """A connected area of the heat map above the pixel threshold."""
+class GoodScale:
+    """What a model measured on good images: the scale on which its predictions are shown."""
 
-    box: Box
-    area: int
-    peak: float
-    mean: float
-    level: float = 0.0
-    """Heat-map value that all its pixels exceed: the pixel threshold, or less where a part was called anomalous by its
-    score while no pixel reached the threshold. That part has one region, around the peak of its map."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {**vars(self), "box": list(self.box)}
+    typical: float  # median patch score: colourless on heat maps
+    usual_peak: float  # heat-map value that few good images reach: strongly coloured
+    scores: tuple[float, ...]  # image scores
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Score, verdict and evidence for one image."""
+    """Score, verdict and evidence for one image.
+
+    In a notebook it is shown as a picture with its verdict. The decoded image is not kept: ``plot``, ``overlay`` and
+    ``save`` read it again from its path. Of an image without a path, ``Detector.predict`` keeps a reference to the
+    object that was passed, and ``predict_each`` keeps nothing; pass the image to the method then.
+    """
 
     score: float  # mean residual of the most anomalous patches; comparable between images of one model
     heatmap: Floats = field(repr=False)  # [height, width] of the input image, in the units of the patch residual
@@ -37,6 +43,8 @@ class Prediction:
     source: str | None = None  # path of the image, where it had one
     pixel_threshold: float | None = None  # heat-map value above which a pixel belongs to a region
     median_patch_score: float | None = None  # of this image: moved by light and camera, hardly by a defect
+    calibration: GoodScale | None = field(default=None, repr=False, compare=False)  # of the model, if it has one
+    origin: Any = field(default=None, repr=False, compare=False)  # the object that was scored, where it has no path
 
     @property
     def relative_score(self) -> float | None:
@@ -51,6 +59,39 @@ class Prediction:
             "source": self.source and show_name(self.source),
             "regions": [region.to_dict() for region in self.regions],
         }
+
+    @property
+    def image(self) -> Bytes:
+        """The image that was scored, uint8 [height, width, 3]; decoded again at each access."""
+        from procon.showing.cards import open_scored
+
+        return open_scored(self)
+
+    def overlay(self, image: Any = None) -> "Image":
+        """The part under its heat map, regions outlined, as a PIL image of the size of the part.
+
+        ``image`` is the image that was scored, where it cannot be opened again.
+        """
+        from procon.showing.cards import overlay_image
+
+        return overlay_image(self, image)
+
+    def plot(self, image: Any = None) -> Any:
+        """The part, its heat map and its score among those of good images, as a matplotlib figure."""
+        from procon.showing.cards import plot_prediction
+
+        return plot_prediction(self, image)
+
+    def save(self, path: str | Path, image: Any = None) -> Path:
+        """Write one file, atomically: the overlay as a picture, all numbers as .json, or the heat map as .npy."""
+        from procon.showing.cards import save_prediction
+
+        return save_prediction(self, Path(path), image)
+
+    def _repr_html_(self) -> str:
+        from procon.showing.cards import prediction_html
+
+        return prediction_html(self)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from procon.evaluation.report.lineup import choose_variants, load_metrics, main_
 from procon.evaluation.report.views import best_threshold, open_view
 from procon.evaluation.runs.raw import Run
 from procon.evaluation.runs.sweep import VariantScores
-from procon.results.rendering import paint
+from procon.showing.painting import paint
 from tests.evaluation.sample_run import BASE, PROCON, SIZE, add_variant, make_run
 
 NAME = "coreset_ratio=0.01"

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from procon import Region
 from procon.method.regions import find_regions, peak_region
-from procon.prediction import Region
 from procon.results.coco import encode_rle
-from procon.results.rendering import region_mask
+from procon.showing.painting import region_mask
 from tests import reference
 
 

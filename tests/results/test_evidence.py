@@ -159,11 +159,11 @@ def test_a_training_patch_is_explained_by_itself(detector: Detector, good_folder
 def test_the_place_is_the_peak_by_default(detector: Detector) -> None:
     image = part_pixels(52, defect=True)
     prediction = detector.predict(image)
-    y, x = np.unravel_index(prediction.heatmap.argmax(), prediction.heatmap.shape)
+    y, x = map(int, np.unravel_index(prediction.heatmap.argmax(), prediction.heatmap.shape))
     assert detector.explain(image).xy == (x, y)
     assert detector.explain(image, region=prediction.regions[0]).xy == (x, y)
     corner = detector.explain(image, region=(0, 0, 20, 20))
-    y, x = np.unravel_index(prediction.heatmap[:20, :20].argmax(), (20, 20))
+    y, x = map(int, np.unravel_index(prediction.heatmap[:20, :20].argmax(), (20, 20)))
     assert corner.xy == (x, y)
     with pytest.raises(ConfigError, match=r"region must overlap the image of 80 x 96 pixels, got \(90, 0, 99, 9\)"):
         detector.explain(image, region=(90, 0, 99, 9))

@@ -20,7 +20,7 @@ from procon import Detector
 from procon.results.drift import measure_drift
 from procon.results.gallery import Mark, make_card, render_gallery
 from procon.results.inspection import ScoredImage, find_images, inspect
-from procon.results.rendering import color_scale, erode, paint_prediction, region_mask
+from procon.showing.painting import color_scale, erode, paint_prediction, region_mask
 from procon.vision.images import Picture, read_file
 from tests.conftest import Run, part_pixels, tiny_config, with_model
 

@@ -91,11 +91,11 @@ def test_one_odd_image_does_not_hide_the_defects(scene: tuple[Detector, Path]) -
     detector, folder = scene
     known = detector.calibration
     assert known is not None and known.spread.aside == (17,)
-    found = [result.is_anomalous for result in detector.predict(sorted((folder / "new" / "defect").iterdir()))]
-    alarms = [result.is_anomalous for result in detector.predict(sorted((folder / "new" / "good").iterdir()))]
+    found = [bool(result.is_anomalous) for result in detector.predict(sorted((folder / "new" / "defect").iterdir()))]
+    alarms = [bool(result.is_anomalous) for result in detector.predict(sorted((folder / "new" / "good").iterdir()))]
     assert sum(found) == 32 and sum(alarms) <= 1
     promise = with_model(detector, calibration=known.at_rate(0.01, "guarantee"))
-    missed = [result.is_anomalous for result in promise.predict(sorted((folder / "new" / "defect").iterdir()))]
+    missed = [bool(result.is_anomalous) for result in promise.predict(sorted((folder / "new" / "defect").iterdir()))]
     assert sum(missed) < 32, "the highest score alone would hide defects"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from procon import Detector
-from procon.results import rendering
+from procon.showing import painting
 from tests.chromium import chromium
 from tests.server.process import ServerProcess, serving, tiny_settings, wait_for
 from tests.server.test_api import png, with_odd_image
@@ -103,7 +103,7 @@ def expected_alpha(server: ServerProcess, data: bytes) -> Any:
         scale = client.get("/v1/models/disc").json()["threshold"]
         content = client.post("/v1/models/disc/predict?output=map&keep=false", content=data).content
     level = (np.load(io.BytesIO(content)) - scale["typical"]) / (scale["usual_peak"] - scale["typical"])
-    return 255 * np.interp(level, rendering._STOPS, rendering._OPACITY) / rendering._OPACITY[-1]
+    return 255 * np.interp(level, painting._STOPS, painting._OPACITY) / painting._OPACITY[-1]
 
 
 def test_a_part_is_scored_and_its_heat_map_lies_over_it(page: Any, server: ServerProcess) -> None:
@@ -485,7 +485,7 @@ def test_the_colours_are_those_of_reports(browser: Any, server: ServerProcess) -
     page = browser.new_context().new_page()
     page.goto(server.url)
     found = page.evaluate("import('/static/heat.js').then((m) => [m.STOPS, m.COLORS, m.OPACITY])")
-    assert found == [rendering._STOPS.tolist(), rendering._COLORS.tolist(), rendering._OPACITY.tolist()]
+    assert found == [painting._STOPS.tolist(), painting._COLORS.tolist(), painting._OPACITY.tolist()]
     page.context.close()
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from procon.amounts import count_of
-from procon.cli.terminal import echo, show_bars, stderr_console
+from procon.cli.terminal import echo, stderr_console
 from procon.config import Config
 from procon.errors import ConfigError
+from procon.progress import show_bars
 
 if TYPE_CHECKING:
     from procon.scale.cluster import WorkerProgress, Workers
@@ -44,7 +45,7 @@ def workers(ray: str | None, device: str) -> Iterator["Workers"]:
 @contextmanager
 def worker_progress() -> Iterator["WorkerProgress"]:
     """A progress bar for each worker, with its current unit."""
-    with show_bars(width=48) as update:
+    with show_bars(width=48, console=stderr_console()) as update:
         yield lambda worker, unit, stage, done, total: update(worker, f"{worker}  {unit}: {stage}".strip(), done, total)
 
 

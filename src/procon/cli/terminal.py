@@ -1,12 +1,13 @@
 """What commands show while they work, on stderr."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from procon.names import show_text
+from procon.progress import show_bars
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,29 +38,5 @@ def echo(text: object, err: bool = False) -> None:
 @contextmanager
 def show_progress() -> Iterator["Progress"]:
     """A progress bar for each stage."""
-    with show_bars() as update:
+    with show_bars(console=stderr_console()) as update:
         yield lambda stage, done, total: update(stage, stage, done, total)
-
-
-@contextmanager
-def show_bars(width: int = 18) -> Iterator[Callable[[str, str, int, int], None]]:
-    """Progress bars with the time left; the function takes the name of a bar, its text, steps done and in total."""
-    from rich import progress
-
-    columns = (
-        progress.TextColumn(f"{{task.description:<{width}}}", markup=False),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
-        progress.TimeRemainingColumn(),
-    )
-    with progress.Progress(*columns, console=stderr_console()) as display:
-        bars: dict[str, Any] = {}
-
-        def update(name: str, text: str, done: int, total: int) -> None:
-            if name not in bars:
-                bars[name] = display.add_task(text, total=total)
-            display.update(bars[name], description=text, completed=done, total=total)
-
-        yield update

@@ -1,12 +1,30 @@
 """Connected areas of a heat map, in numpy alone: a machine that runs an exported model has neither torch nor scipy."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from procon.arrays import Floats
-from procon.prediction import Region
+from procon.arrays import Box, Floats
+
+
+@dataclass(frozen=True)
+class Region:
+    """A connected area of the heat map above the pixel threshold."""
+
+    box: Box
+    area: int
+    peak: float
+    mean: float
+    level: float = 0.0
+    """Heat-map value that all its pixels exceed: the pixel threshold, or less where a part was called anomalous by its
+    score while no pixel reached the threshold. That part has one region, around the peak of its map."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {**vars(self), "box": list(self.box)}
 
 
 def find_regions(heatmap: Floats, threshold: float) -> tuple[Region, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +15,7 @@ from procon.model.history import Change
 from procon.model.lessons import Lesson, joined_anchors
 from procon.model.memory import Memory
 from procon.model.training_image import TrainingImage
+from procon.names import show_name
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,15 @@ class Model:
         changed = (name for change in self.history for name in change.images)
         taught = (lesson.image.name for lesson in self.lessons)
         return [*self.memory.names, *(image.name for image in separate), *taught, *changed]
+
+    def summarize(self) -> str:
+        """The model in one line: backbone, size of input, training images, threshold."""
+        names, (height, width) = self.memory.names, self.config.input_size
+        folders = {str(Path(name).parent) for name in names}
+        place = f" of {show_name(folders.pop())}" if len(folders) == 1 and Path(names[0]).parent.name else ""
+        count = f"{len(names)} good image{'' if len(names) == 1 else 's'}{place}"
+        threshold = "no threshold" if self.calibration is None else f"threshold {self.calibration.threshold:.4f}"
+        return f"{self.config.backbone}, {width}x{height}, {count}, {threshold}"
 
     def describe(self) -> list[str]:
         """The model in a few lines for people."""

@@ -13,12 +13,13 @@ from procon.method.consensus import median, top_mean
 from procon.method.cuda.graphs import Recorded
 from procon.method.lessons import LessonReading
 from procon.method.maps import resize_maps
+from procon.method.regions import Region
 from procon.method.score import LayerReading, Reading, fuse_layers, is_fused, score_patches
 from procon.model.memory import LayerMemory, Memory
 from procon.model.model import Model
 from procon.model.reader import Reader, in_scope
 from procon.model.verdict import Measurement, make_prediction
-from procon.prediction import Anchor, Explanation, LayerEvidence, LessonEvidence, Region
+from procon.prediction import Anchor, Explanation, LayerEvidence, LessonEvidence
 from procon.vision.framing import patch_at, patch_box
 from procon.vision.images import Picture
 from procon.vision.scope import Scope

@@ -24,6 +24,7 @@ from procon.model.memory import Memory
 from procon.model.model import Model
 from procon.model.reader import Reader, everywhere, in_scope
 from procon.model.selection import FeatureStore
+from procon.model.training import TrainingSources
 from procon.progress import Progress
 from procon.vision.framing import patch_box
 
@@ -53,8 +54,33 @@ def stand_out(scores: Sequence[float], trusted: Sequence[bool]) -> list[float]:
     return [float((score - middle) / spread) for score in scores]
 
 
-@torch.inference_mode()
 def find_suspects(
+    model: Model, reader: Reader, sources: TrainingSources, limit: float, on_progress: Progress
+) -> list[Suspect]:
+    """Every training image, read again, by how far it stands out, worst first; those above ``limit`` are flagged."""
+    images, roi = model.memory.images, model.memory.roi
+    if len(images) < 4:
+        raise ConfigError(f"suspects can be told from at least 4 training images, got {len(images)}")
+    items = sources.find_all(images, "training images cannot be read again")
+    with reader.embedded(items, images, roi, on_progress) as store:
+        return rank_suspects(model, reader, store, limit, on_progress)
+
+
+def find_odd_images(model: Model, reader: Reader, sources: TrainingSources, on_progress: Progress) -> list[Suspect]:
+    """The training images that were set aside for the threshold, read again, highest score first."""
+    calibration = model.calibration
+    if calibration is None or calibration.kind != "leave-one-out" or not calibration.spread.aside:
+        return []
+    scores = calibration.scores
+    odd = sorted(calibration.spread.aside, key=lambda place: -scores[place])
+    images = [model.memory.images[number] for number in odd]
+    items = sources.find_all(images, "training images cannot be read again")
+    with reader.embedded(items, images, model.memory.roi, on_progress) as store:
+        return describe_odd(model, reader, store, odd)
+
+
+@torch.inference_mode()
+def rank_suspects(
     model: Model, reader: Reader, store: FeatureStore, limit: float, on_progress: Progress
 ) -> list[Suspect]:
     """Every training image by how far it stands out, worst first; those above ``limit`` are flagged.

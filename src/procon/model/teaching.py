@@ -20,6 +20,7 @@ from procon.config import refuse
 from procon.errors import ConfigError, ImageError
 from procon.method.consensus import top_mean
 from procon.method.lessons import REACH, gain_of, marked_distances, normal_distances
+from procon.method.regions import Region
 from procon.model.editing import Editor
 from procon.model.fitting import measure_images, read_as_new
 from procon.model.history import Change, utc
@@ -28,7 +29,6 @@ from procon.model.model import Model
 from procon.model.training import THUMBNAIL_SIDE, open_with_digest
 from procon.model.training_image import TrainingImage
 from procon.names import show_name
-from procon.prediction import Region
 from procon.vision.framing import patch_box
 from procon.vision.images import ImageLike, Picture, open_image
 from procon.vision.pictures import jpeg, shrink

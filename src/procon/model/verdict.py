@@ -5,6 +5,7 @@ exported model predicts in the same way on a machine without torch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -15,7 +16,8 @@ from procon.arrays import Floats
 from procon.config import Config
 from procon.errors import BatchError, ImageError
 from procon.method.regions import find_regions, peak_region
-from procon.prediction import Prediction
+from procon.prediction import GoodScale, Prediction
+from procon.progress import Progress, no_progress
 from procon.vision.folders import as_list, inspection_images, is_batch
 from procon.vision.framing import frame_of
 from procon.vision.images import AHEAD, ImageLike, ImageLikes, Picture, in_order, try_open
@@ -31,6 +33,10 @@ class CalibrationLike(Protocol):
     @property
     def pixel_threshold(self) -> float:
         """Heat-map value above which a pixel belongs to a region."""
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """The image scores of good images."""
 
     @property
     def typical(self) -> float:
@@ -109,14 +115,20 @@ class Predictor(Protocol):
         """Predictions one by one."""
 
 
-def predict_images(scorer: Scorer, images: ImageLikes) -> Any:
-    """Score one image (gives a :class:`Prediction`), or a folder or list of images (gives a list of them)."""
+def predict_images(scorer: Scorer, images: ImageLikes, on_progress: Progress = no_progress) -> Any:
+    """Score one image (gives a :class:`Prediction`), or several (gives a list of them)."""
     several = is_batch(images)
     if several and isinstance(images, str | Path):
         items: list[ImageLike] = list(inspection_images(Path(images)))
     else:
         items = as_list(images)
-    results = list(predict_each(scorer, items))
+    results: list[Prediction | ImageError] = []
+    for item, result in zip(items, predict_each(scorer, items), strict=True):
+        if isinstance(result, Prediction) and not isinstance(item, str | Path):
+            results.append(replace(result, origin=item))
+        else:
+            results.append(result)
+        on_progress("scoring", len(results), len(items))
     errors = {index: result for index, result in enumerate(results) if isinstance(result, ImageError)}
     if errors and several:
         raise BatchError(errors, [None if index in errors else result for index, result in enumerate(results)])
@@ -160,12 +172,12 @@ def make_prediction(scorer: Scorer, picture: Picture, measured: Measurement) -> 
     score, good = measured.score, scorer.calibration
     if good is None:
         return Prediction(score, heatmap, None, None, None, (), picture.source, None, measured.median)
-    anomalous = score > good.threshold
+    anomalous, scale = score > good.threshold, GoodScale(good.typical, good.usual_peak, good.scores)
     regions = find_regions(heatmap, good.pixel_threshold)
     if anomalous and not regions:
         regions = peak_region(heatmap, good.typical)
     verdict = anomalous, good.threshold, good.p_value(score)
-    return Prediction(score, heatmap, *verdict, regions, picture.source, good.pixel_threshold, measured.median)
+    return Prediction(score, heatmap, *verdict, regions, picture.source, good.pixel_threshold, measured.median, scale)
 
 
 def place_map(scorer: Scorer, input_map: Floats, size: tuple[int, int]) -> Floats:

@@ -9,7 +9,7 @@ import numpy as np
 from procon.arrays import Bools
 from procon.names import show_name
 from procon.prediction import Prediction
-from procon.results.rendering import region_mask
+from procon.showing.painting import region_mask
 
 
 @dataclass

@@ -13,7 +13,7 @@ from procon.files import write_bytes
 from procon.model.lessons import lesson_pixels
 from procon.names import show_name
 from procon.prediction import Explanation, LayerEvidence, LessonEvidence, NormalPatch, Prediction
-from procon.results.rendering import ColorScale, color_scale, paint, paint_prediction
+from procon.showing.painting import ColorScale, color_scale, paint, paint_prediction
 from procon.vision.framing import patch_size
 from procon.vision.images import ImageLike, open_image
 from procon.vision.pictures import png

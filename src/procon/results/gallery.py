@@ -10,7 +10,7 @@ from procon.arrays import Bytes
 from procon.names import show_name, show_text
 from procon.prediction import Prediction
 from procon.results.drift import Drift
-from procon.results.rendering import ColorScale, paint_prediction
+from procon.showing.painting import ColorScale, paint_prediction
 from procon.vision.pictures import jpeg, shrink
 
 MOST_CARDS = 200  # a page with more pictures than this is too large to mail

@@ -24,7 +24,7 @@ from procon.results.coco import CocoFile
 from procon.results.drift import Drift, measure_drift
 from procon.results.gallery import MOST_CARDS, Card, Mark, make_card, render_gallery
 from procon.results.remarks import remarks
-from procon.results.rendering import color_scale, paint_prediction
+from procon.showing.painting import color_scale, paint_prediction
 from procon.vision.folders import inspection_images
 from procon.vision.images import Picture, open_each
 from procon.vision.pictures import png, shrink
@@ -79,8 +79,9 @@ def find_images(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     """(name, path) of every image at ``paths``; names are unique and relative to the folder given."""
     images: list[tuple[str, Path]] = []
     for path in paths:
-        below = path if path.is_dir() else path.parent
-        images += [(str(image.relative_to(below)), image) for image in inspection_images(path)]
+        files = inspection_images(path)  # also of a pattern
+        below = path if path.is_dir() else Path(os.path.commonpath([file.parent for file in files]))
+        images += [(str(file.relative_to(below)), file) for file in files]
     if len({name for name, _ in images}) < len(images):  # the same name in two folders: use more of the path
         places = [os.path.normpath(path.absolute()) for _, path in images]
         shared = os.path.commonpath([Path(place).parent for place in places])

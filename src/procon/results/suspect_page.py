@@ -12,7 +12,7 @@ from procon.model.rates import SET_ASIDE
 from procon.model.suspects import Suspect
 from procon.prediction import Prediction
 from procon.results.gallery import Mark, make_card, render_gallery
-from procon.results.rendering import ColorScale, color_scale
+from procon.showing.painting import ColorScale, color_scale
 from procon.vision.pictures import shrink_map
 
 _CARDS = 24  # images with pictures: the suspects first, then the next ones for comparison

@@ -14,12 +14,12 @@ from procon.errors import ImageError
 from procon.names import show_name
 from procon.prediction import Explanation, NormalPatch, Prediction
 from procon.results.inspection import OVERLAY_SIDE
-from procon.results.rendering import color_scale, paint_prediction
 from procon.server import schemas
 from procon.server.models import Entry, ServedModel
 from procon.server.service import InspectedPart, Service
 from procon.server.store import StoreRow
 from procon.server.thresholds import threshold_answer
+from procon.showing.painting import color_scale, paint_prediction
 from procon.vision.framing import patch_size
 from procon.vision.images import Picture
 from procon.vision.pictures import jpeg, shrink, shrink_map

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from procon.config import LOWEST_RATE, ThresholdRule
-from procon.prediction import Region
+from procon.method.regions import Region
 
 PixelBox = tuple[int, int, int, int]  # left, top, right, bottom; right and bottom are exclusive
 BoxShares = tuple[float, float, float, float]

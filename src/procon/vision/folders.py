@@ -1,5 +1,6 @@
-"""Lists of images: what a folder or a list stands for, the folder layouts people have, and which images are good."""
+"""Lists of images: what a folder, a pattern or a list stands for, the folder layouts people have, and good images."""
 
+import glob
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,14 +19,32 @@ _ENDINGS = ", ".join(sorted(EXTENSIONS))
 
 
 def is_batch(images: object) -> bool:
-    """Whether ``images`` stands for several images: a folder, or a list, tuple or iterator of images."""
+    """Whether ``images`` stands for several images: a folder, a pattern, or a list, tuple or iterator of images."""
     if isinstance(images, str | Path):
-        return is_folder(images)
+        return is_folder(images) or is_pattern(images)
     return not isinstance(images, np.ndarray | Image.Image | Picture) and not hasattr(images, "detach")
 
 
+def is_pattern(path: str | Path) -> bool:
+    """Whether ``path`` is a pattern such as parts/new/*.png; a file of that very name is no pattern."""
+    return glob.has_magic(str(path)) and not is_folder(path) and not is_file(path)
+
+
+def match_pattern(pattern: str | Path) -> list[Path]:
+    """The image files that match ``pattern``, in natural order; ** stands for any folders."""
+    paths = [Path(name) for name in glob.glob(str(pattern), recursive=True)]  # noqa: PTH207  Path.glob needs a folder
+    images = [path for path in paths if path.suffix.lower() in EXTENSIONS and not path.is_dir()]
+    if not images:
+        raise ImageError(
+            f"{show_name(pattern)}: no image matches this pattern; expected files ending in one of {_ENDINGS}"
+        )
+    return sorted(images, key=lambda path: (_natural_key(str(path)), str(path)))
+
+
 def as_list(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
-    """A folder, one image or several, as a list of single images."""
+    """A folder, a pattern, one image or several, as a list of single images."""
+    if isinstance(images, str | Path) and is_pattern(images):
+        return list(match_pattern(images))
     if isinstance(images, str | Path):
         return list(list_images(Path(images))) if is_folder(images) else [Path(images)]
     if not is_batch(images):
@@ -113,6 +132,8 @@ def training_images(folder: Path) -> tuple[Path, ...]:
 
 def inspection_images(path: Path) -> tuple[Path, ...]:
     """The images to score at ``path``: a file itself; of a recognised tree its test images; else all below a folder."""
+    if is_pattern(path):
+        return tuple(match_pattern(path))
     if not is_folder(path):
         return (path,)
     images = tuple(image for kind in read_layout(path).test.values() for image in kind)

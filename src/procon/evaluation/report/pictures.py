@@ -8,7 +8,7 @@ from scipy import ndimage
 from procon.arrays import Bools, Bytes, Floats
 from procon.errors import ImageError
 from procon.evaluation.runs.raw import Raw
-from procon.results.rendering import ColorScale, paint
+from procon.showing.painting import ColorScale, paint
 from procon.vision.images import crop_origin, open_image
 from procon.vision.pictures import shrink, shrink_map
 

@@ -327,9 +327,15 @@ class Run:
 
 def measure_raw(raw: Raw) -> MetricValues:
     """All metrics of raw results; images whose defect has no mask count for the image metrics alone."""
-    images, maps, masks = raw.load_pixels()
-    image = evaluate(raw.scores, raw.labels)
-    pixel = evaluate(raw.scores[images], np.array(raw.labels)[images], maps, masks)
+    return measure_masked(raw.scores, np.array(raw.labels), *raw.load_pixels())
+
+
+def measure_masked(
+    scores: Reals | Floats, labels: Bools, images: Sequence[int], maps: Iterable[Floats], masks: Iterable[Bools | None]
+) -> MetricValues:
+    """All metrics of ``scores`` [N] and ``labels`` [N], of which only some ``images`` have ``maps`` and ``masks``."""
+    image = evaluate(scores, labels)
+    pixel = evaluate(scores[images], labels[images], maps, masks)
     sources = dict.fromkeys(IMAGE_KEYS, image) | dict.fromkeys(PIXEL_KEYS, pixel)
     reasons = {key: source.reasons[key] for key, source in sources.items() if key in source.reasons}
     return MetricValues({key: source[key] for key, source in sources.items()}, reasons)

@@ -3,7 +3,7 @@
 The best F1 that labels could choose is a metric. It says how well scores separate, not what a line would see.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from scipy import ndimage
 from procon.arrays import Bools, Floats
 from procon.config import Config
 from procon.errors import ImageError
+from procon.evaluation.data.datasets import Sample
 from procon.evaluation.metrics import MetricValues
 from procon.evaluation.metrics.pixels import TOUCHING
 from procon.evaluation.runs.raw import Raw, Run
@@ -80,16 +81,21 @@ def judge_images(
     if calibration is None:
         return None
     flagged = raw.scores.astype(np.float64) > calibration.threshold
-    defective = np.array(raw.labels)
-    kinds = np.array([sample.kind for sample in raw.samples])
+    defects, good = tally_kinds(flagged, raw.samples)
+    pixels = tally_pixels(maps, masks, calibration.pixel_threshold)
+    return ImageVerdicts(calibration, flagged, defects, good, pixels)
+
+
+def tally_kinds(flagged: Bools, samples: Sequence[Sample]) -> tuple[tuple[KindTally, ...], KindTally]:
+    """How many images of each kind of defect, and how many good ones, are ``flagged`` [N]."""
+    defective = np.array([sample.defective for sample in samples])
+    kinds = np.array([sample.kind for sample in samples])
 
     def tally(kind: str, chosen: Bools) -> KindTally:
         return KindTally(kind, int(chosen.sum()), int(flagged[chosen].sum()))
 
-    names = dict.fromkeys(sample.kind for sample in raw.samples if sample.defective)
-    defects = tuple(tally(name, defective & (kinds == name)) for name in names)
-    pixels = tally_pixels(maps, masks, calibration.pixel_threshold)
-    return ImageVerdicts(calibration, flagged, defects, tally("good", ~defective), pixels)
+    names = dict.fromkeys(sample.kind for sample in samples if sample.defective)
+    return tuple(tally(name, defective & (kinds == name)) for name in names), tally("good", ~defective)
 
 
 def tally_pixels(maps: Iterable[Floats], masks: Iterable[Bools | None], threshold: float) -> PixelTally | None:
@@ -132,8 +138,16 @@ def describe_verdicts(run: Run, category: str, variant: str) -> list[str]:
         verdicts = judge_images(raw, run.base)
     if verdicts is None:
         return [f"{category}: {explain_unknown(run, raw)}"]
-    metrics = run.measure(category, variant)
-    about = verdicts.calibration.describe(raw.about.get("training", ()))
+    lines = describe_tallies(verdicts, run.measure(category, variant), raw.about.get("training", ()))
+    return [f"{category}: {lines[0]}", *(f"  {line}" for line in lines[1:])]
+
+
+def describe_tallies(verdicts: ImageVerdicts, metrics: MetricValues, names: Sequence[str] = ()) -> list[str]:
+    """The threshold, a line for each kind of defect, the false alarms, and the regions.
+
+    ``names`` are those of the training images.
+    """
+    about = verdicts.calibration.describe(names)
     width = max(len(tally.kind) for tally in (*verdicts.defects, verdicts.good, KindTally("regions", 0, 0)))
     good = f"{verdicts.good.flagged} of {verdicts.good.images} flagged (false alarms)"
     lines = [
@@ -150,7 +164,7 @@ def describe_verdicts(run: Run, category: str, variant: str) -> list[str]:
             f"{verdicts.calibration.pixel_threshold:.4f}",
             f"{'pixels':<{width}}  F1 {_compare(verdicts.pixels.f1, metrics, 'p_f1')}",
         ]
-    return [f"{category}: {about[0]}", *(f"  {line}" for line in (*about[1:], *lines))]
+    return [*about, *lines]
 
 
 def _compare(f1: float, metrics: MetricValues, name: str) -> str:

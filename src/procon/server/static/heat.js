@@ -1,4 +1,4 @@
-// Heat-map values to colours: the stops of procon/results/rendering.py, so that a part looks the same here and in a report.
+// Heat-map values to colours: the stops of procon/showing/painting.py, so that a part looks the same here and in a report.
 
 export const STOPS = [0.55, 0.8, 1.0, 1.4, 2.0];
 export const COLORS = [[255, 236, 130], [255, 205, 60], [250, 120, 30], [224, 30, 60], [150, 0, 110]];

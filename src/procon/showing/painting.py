@@ -1,14 +1,14 @@
 """Pictures of results: a heat map over the part, on one colour scale for all images of a model."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from PIL import Image
 
 from procon.arrays import Bools, Bytes, Floats
-from procon.method.regions import label_areas
-from procon.model.verdict import Predictor
-from procon.prediction import Prediction, Region
+from procon.method.regions import Region, label_areas
+from procon.prediction import Prediction
 from procon.vision.pictures import shrink_map
 
 # Colour and opacity by level: 0 is a typical good patch, 1 a value that few good images reach. Below the first stop
@@ -32,7 +32,27 @@ class ColorScale:
         return np.asarray((heatmap - self.typical) / max(self.threshold - self.typical, 1e-12), np.float32)
 
 
-def color_scale(model: Predictor) -> ColorScale:
+class GoodLevels(Protocol):
+    """What a calibration knows of heat maps of good images."""
+
+    @property
+    def typical(self) -> float:
+        """Median patch score."""
+
+    @property
+    def usual_peak(self) -> float:
+        """Value that few good images reach."""
+
+
+class Calibrated(Protocol):
+    """A detector, an exported model or a prediction."""
+
+    @property
+    def calibration(self) -> GoodLevels | None:
+        """What it knows of good images, if it is calibrated."""
+
+
+def color_scale(model: Calibrated) -> ColorScale:
     """The colours of a model; without calibration, those of unit vectors at a typical residual."""
     good = model.calibration
     return ColorScale(good.typical, good.usual_peak) if good else ColorScale(0.4, 0.8)
