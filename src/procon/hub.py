@@ -103,7 +103,7 @@ def _explain(error: Exception) -> str:
         return "there is no such repository, or the token has no access to it; check the name, or pass token"
     if isinstance(error, HFValidationError):
         return "the name must be USER/NAME, of letters, digits, - and _"
-    if isinstance(error, EntryNotFoundError) and not isinstance(error, OSError):
+    if isinstance(error, EntryNotFoundError) and not isinstance(error, FileNotFoundError):  # that is the connection
         return "there is no such file in it; check filename"
     if isinstance(error, HfHubHTTPError):
         return f"the hub answered {error.response.status_code}; check the name, and that the token may do this"

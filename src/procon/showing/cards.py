@@ -105,7 +105,7 @@ def prediction_html(prediction: Prediction) -> str:
         pictures = "".join(_picture(shown, words) for shown, words in ((pixels, "part"), (painted, "heat map")))
     except ImageError as error:
         pictures = f"<p>{html.escape(str(error))}</p>"
-    facts = [] if prediction.p_value is None else [f"{prediction.p_value:.1%} of good parts score at least as high"]
+    facts = [] if prediction.p_value is None else [f"p = {prediction.p_value:.3f}"]
     facts.append(f"{len(prediction.regions)} region{'' if len(prediction.regions) == 1 else 's'}")
     name = show_name(prediction.source) if prediction.source else "image without a path"
     scores = prediction.calibration.scores if prediction.calibration else ()
@@ -145,9 +145,10 @@ def _axis(good: Sequence[float], threshold: float | None, score: float | None, c
 
     parts = [f"<path d='M{x(value)} 12V26' stroke='{_GREY}'/>" for value in good]
     if threshold is not None:
+        side = "end" if float(x(threshold)) > width / 2 else "start"
         parts.append(
-            f"<path d='M{x(threshold)} 4V34' stroke='{_RED}' stroke-width='2'/>"
-            f"<text x='{x(threshold)}' y='48' font-size='12' text-anchor='middle'>threshold {threshold:.4f}</text>"
+            f"<path d='M{x(threshold)} 4V34' stroke='{_RED}' stroke-width='2'/><text x='{x(threshold)}' y='48' "
+            f"font-size='12' fill='currentColor' text-anchor='{side}'>threshold {threshold:.4f}</text>"
         )
     if score is not None:
         parts.append(f"<circle cx='{x(score)}' cy='19' r='6' fill='{color}'/>")
