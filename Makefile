@@ -22,6 +22,7 @@ test: lint $(VENV)/.dev-ready
 # Also what needs real weights, real data, a browser, a GPU or patience; each is skipped where its need is absent.
 test-all: $(VENV)/.dev-ready
 	$(PIP) --editable '.[dev,dev-all]'
+	-command -v npm > /dev/null && npm install --silent --no-save --prefix $(VENV)/axe axe-core@4
 	PROCON_REAL_WEIGHTS="$(abspath $(REAL_WEIGHTS))" PROCON_REAL_DATA="$(abspath $(REAL_DATA))" \
 	$(BIN)/python -m pytest -m "" --durations 15
 

@@ -136,9 +136,9 @@ def test_the_command_lists_them_with_pictures_and_can_leave_them_out(
     assert f"suspect: {dirty_folder / '04.png'}: " in out
     assert f"training images are suspected; look at {tmp_path / 'a-suspects.html'}" in out
     page = (tmp_path / "a-suspects.html").read_text()
-    assert page.count("<figure>") == 12
+    assert page.count("class=part") == 12
     assert page.index("04.png") < page.index("00.png")  # worst first
-    assert "http" not in page.replace("http://www.w3.org", "")
+    assert "http:" not in page and "https:" not in page
     kept = Detector.load(tmp_path / "a.procon").memory
     assert kept is not None and len(kept.images) == 12  # a list alone changes nothing
     run_fit(monkeypatch, tiny_backbone, dirty_folder, tmp_path / "b.procon", "--suspects", "leave-out")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def test_another_image_than_the_scored_one_is_refused(detector: Detector, image:
 def test_an_image_without_a_path_is_the_object_that_was_passed(detector: Detector, kind: str) -> None:
     pixels = part_pixels(301)
     tensor = torch.from_numpy(pixels).permute(2, 0, 1)
-    passed = {"array": pixels, "tensor": tensor, "PIL": Image.fromarray(pixels)}[kind]
+    passed: Any = {"array": pixels, "tensor": tensor, "PIL": Image.fromarray(pixels)}[kind]
     result: Prediction = detector.predict(passed)
     assert result.origin is passed and np.array_equal(result.image, pixels)
     (listed,) = detector.predict([passed])

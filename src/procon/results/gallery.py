@@ -1,28 +1,51 @@
 """One self-contained HTML page of results that loads nothing from elsewhere: it opens from a mail attachment."""
 
 import base64
+import hashlib
 import html
+import io
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
 
-from procon.amounts import count_of
+import numpy as np
+from PIL import Image
+
+from procon.amounts import count_of, human_bytes
 from procon.arrays import Bytes
 from procon.names import show_name, show_text
 from procon.prediction import Prediction
+from procon.results.contours import outline_path
 from procon.results.drift import Drift
-from procon.showing.painting import ColorScale, paint_prediction
-from procon.vision.pictures import jpeg, shrink
+from procon.results.score_axis import Mark, render_axis
+from procon.showing.painting import ColorScale, color_tables, outline_mask
+from procon.vision.pictures import jpeg, shrink, shrink_map
 
-MOST_CARDS = 200  # a page with more pictures than this is too large to mail
+MOST_CARDS = 2000
+_PICTURE, _LEAST_PICTURE = 448, 160  # pixels; of a square picture on a page of few and of many images
+_FEW = 200  # images up to which pictures have the full size
+_LONG = 2.0  # longer side by shorter side from which an image has a row of its own
+_HIGHEST, _STEPS = 2.5, 50  # the map of a card: levels up to this, in so many steps
+_STATIC = Path(__file__).parent / "static"
 
 
 @dataclass(frozen=True)
-class Mark:
-    """The result of one image on the axis of scores."""
+class Wording:
+    """What a page of images calls them and their scores."""
 
-    name: str
-    score: float
-    is_anomalous: bool | None
+    noun: str = "image"
+    flagged: str = "anomalous"
+    unflagged: str = "good"
+    limit: str = "threshold"
+    unit: str = ""  # after a score, such as "spreads above the median"
+    digits: int = 3
+    outlined: str = (
+        "above the pixel threshold of this model; where an anomalous part has nothing above it, "
+        "the area around its peak"
+    )
 
 
 @dataclass(frozen=True)
@@ -31,16 +54,53 @@ class Card(Mark):
 
     p_value: float | None
     relative_score: float | None
+    size: tuple[int, int]  # (height, width) of the image
     part: bytes  # JPEG
-    painted: bytes  # JPEG of the part under its heat map
+    levels: bytes  # grey PNG: the heat map on the colour scale of the model, 0 to _HIGHEST
+    outline: str  # SVG path around the regions
+    outline_size: tuple[int, int]  # (height, width) of the path's coordinates
+    picture: str = ""  # the overlay at full size, relative to the page
 
 
-def make_card(name: str, prediction: Prediction, pixels: Bytes, scale: ColorScale) -> Card:
-    """The pictures of one prediction at page size."""
-    small = shrink(pixels, 448)
-    painted = jpeg(paint_prediction(small, prediction, scale))
-    judged = prediction.is_anomalous, prediction.p_value, prediction.relative_score
-    return Card(name, prediction.score, *judged, jpeg(small), painted)
+@dataclass(frozen=True)
+class Failure:
+    """An image that could not be scored."""
+
+    name: str
+    error: str
+
+
+def picture_side(images: int) -> int:
+    """Side of a square picture on a page of so many images, in pixels, so that the page can still be mailed."""
+    return max(_LEAST_PICTURE, min(_PICTURE, round(_PICTURE * math.sqrt(_FEW / max(images, 1)))))
+
+
+def make_card(
+    name: str, prediction: Prediction, pixels: Bytes, scale: ColorScale, side: int = _PICTURE, picture: str = ""
+) -> Card:
+    """The pictures of one prediction at page size; a long image keeps the area of a square of ``side``."""
+    height, width = pixels.shape[:2]
+    longest = round(side * min(math.sqrt(max(height, width) / min(height, width)), 3))
+    part = shrink(pixels, longest)
+    map_size = tuple(max(1, round(length * 0.3)) for length in part.shape[:2])
+    level = scale.level(shrink_map(prediction.heatmap, (map_size[0], map_size[1])))
+    steps = np.round(np.clip(level / _HIGHEST, 0, 1) * _STEPS) * (255 / _STEPS)
+    outlined = outline_mask(prediction, (part.shape[0] // 2 or 1, part.shape[1] // 2 or 1), scale)
+    buffer = io.BytesIO()
+    Image.fromarray(steps.round().astype(np.uint8)).save(buffer, "PNG", optimize=True)
+    return Card(
+        name,
+        prediction.score,
+        prediction.is_anomalous,
+        prediction.p_value,
+        prediction.relative_score,
+        (height, width),
+        jpeg(part, quality=82),
+        buffer.getvalue(),
+        outline_path(outlined),
+        (outlined.shape[0], outlined.shape[1]),
+        picture,
+    )
 
 
 def render_gallery(
@@ -51,122 +111,165 @@ def render_gallery(
     facts: Sequence[str],
     drift: Drift | None = None,
     notes: Sequence[str] = (),
+    *,
+    failures: Sequence[Failure] = (),
+    good: Sequence[float] = (),
+    wording: Wording = Wording(),  # noqa: B008 - immutable
 ) -> str:
-    """The page: all scores on one axis, a card for each of the images with the highest scores, and facts."""
+    """The page: all scores on one axis, a card for each of the images with the highest scores, and facts.
+
+    ``good`` are the scores of the good images behind the threshold; ``failures`` get cards without pictures.
+    """
     shown = sorted(cards, key=lambda card: -card.score)[:MOST_CARDS]
-    flagged = sum(bool(mark.is_anomalous) for mark in marks)
-    summary = count_of(len(marks), "image") + (f", {flagged} called anomalous" if threshold is not None else "")
-    if len(shown) < len(marks):
-        summary += f"; the {len(shown)} with the highest scores are shown"
+    names = [*(card.name for card in shown), *(failure.name for failure in failures)]
+    limit = (wording.limit, threshold) if threshold is not None else None
+    warning = (
+        f"<p class={'warning' if drift.drifted else 'legend'}>{html.escape(drift.describe())}</p>" if drift else ""
+    )
     body = [
         f"<h1>{html.escape(show_text(title))}</h1>",
-        f"<p class=summary>{html.escape(summary)}</p>",
+        f"<p class=summary>{html.escape(_summary(len(shown), marks, failures, limit is not None, wording))}</p>",
         *(f"<p class=note>{html.escape(note)}</p>" for note in notes),
-        f"<p class={'warning' if drift.drifted else 'legend'}>{html.escape(drift.describe())}</p>" if drift else "",
-        _score_axis(marks, threshold),
-        "<p class=legend><span class=ramp></span> outlined: above the pixel threshold of this model; where an "
-        "anomalous part has nothing above it, the area around its peak. "
-        "The colours mean the same in every picture. Point at a picture, or focus it, to see the part alone.</p>",
+        warning,
+        render_axis(marks, limit, good, wording.digits) if marks else "",
+        _AXIS_LEGEND if good else "",
+        _filters(),
+        _controls(shown, failures, wording, {_folder(name) for name in names}),
+        _LEGEND.format(outlined=wording.outlined),
         "<ul class=cards>",
-        *(_card(card) for card in shown),
-        "</ul>",
-        "<h2>Model</h2><ul class=facts>",
+        *(_card(card, wording) for card in shown),
+        *(_failure(failure) for failure in failures),
+        "</ul><p class=legend id=none hidden>No image is of this kind.</p>",
+        _LIGHTBOX,
+        f"<h2>{'Model' if wording.noun == 'image' else 'What this means'}</h2><ul class=facts>",
         *(f"<li>{html.escape(show_text(fact))}</li>" for fact in facts),
         "</ul>",
     ]
-    before, after = _PAGE.split("%BODY%")
-    return before.replace("%TITLE%", html.escape(show_text(title))) + "\n".join(body) + after
+    body.insert(2, f"<p class=legend>This page is one file of {human_bytes(sum(map(len, body)))}.</p>")
+    return "\n".join([_head(title), *body, "</body>\n</html>\n"])
 
 
-def _card(card: Card) -> str:
-    verdict, label = {True: ("bad", "anomalous"), False: ("ok", "good"), None: ("unknown", "no threshold")}[
+def _summary(shown: int, marks: Sequence[Mark], failures: Sequence[Failure], judged: bool, wording: Wording) -> str:
+    flagged = sum(bool(mark.is_anomalous) for mark in marks)
+    called = "called " if wording.flagged == "anomalous" else ""
+    parts = [count_of(len(marks) + len(failures), wording.noun)]
+    parts += [f"{flagged:,} {called}{wording.flagged}"] if judged else []
+    parts += [f"{len(failures):,} could not be read"] if failures else []
+    text = ", ".join(parts)
+    return text if shown == len(marks) else f"{text}; the {shown:,} with the highest scores are shown"
+
+
+def _head(title: str) -> str:
+    """Everything before the body; a policy allows this one script and nothing from elsewhere."""
+    script, style = ((_STATIC / name).read_text(encoding="utf-8") for name in ("gallery.js", "gallery.css"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{html.escape(show_text(title))}</title>\n"
+        f'<style>\n{style}</style>\n<script type="module">{script}</script>\n</head>\n<body data-view="map">'
+    )
+
+
+def _controls(shown: Sequence[Card], failures: Sequence[Failure], wording: Wording, folders: set[str]) -> str:
+    """Filter, order and view; hidden until the script works."""
+    flagged = sum(card.is_anomalous is True for card in shown)
+    kinds = [("all", "all", len(shown) + len(failures)), ("bad", wording.flagged, flagged)]
+    kinds += [("ok", wording.unflagged, len(shown) - flagged), ("error", "errors", len(failures))]
+    choices = "".join(
+        f"<label><input type=radio name=kind value={kind}{' checked' if kind == 'all' else ''}>"
+        f"<span>{html.escape(label)} <b>{count:,}</b></span></label>"
+        for kind, label, count in kinds
+        if count or kind != "error"
+    )
+    views = "".join(
+        f"<label><input type=radio name=view value={view}{mark}><span>{view}</span></label>"
+        for view, mark in (("map", " checked"), ("outline", ""), ("plain", ""))
+    )
+    grouped = "<label class=tick><input type=checkbox name=group> group by folder</label>" if len(folders) > 1 else ""
+    return (
+        f"<form id=controls hidden><fieldset><legend>Show</legend>{choices}</fieldset>"
+        "<label class=pick>Order <select name=order><option value=high>highest score first</option>"
+        f"<option value=low>lowest score first</option><option value=name>name</option></select></label>{grouped}"
+        f"<fieldset><legend>Pictures</legend>{views}</fieldset>"
+        "<label class=tick><input type=checkbox name=weak> show weak evidence</label></form>"
+    )
+
+
+def _filters() -> str:
+    """SVG filters that turn grey maps into colours: as everywhere, and with weak evidence made visible."""
+    filters = []
+    for name, weak in (("map", False), ("weak", True)):
+        red, green, blue, opacity = (
+            " ".join(f"{value:.3g}" for value in column) for column in color_tables(_HIGHEST, _STEPS, weak=weak)
+        )
+        filters.append(
+            f"<filter id={name} color-interpolation-filters=sRGB x=0 y=0 width=1 height=1>"
+            f"<feComponentTransfer in=SourceGraphic result=color><feFuncR type=table tableValues='{red}' />"
+            f"<feFuncG type=table tableValues='{green}' /><feFuncB type=table tableValues='{blue}' />"
+            f"</feComponentTransfer><feComponentTransfer in=SourceGraphic>"
+            f"<feFuncR type=table tableValues='{opacity}' /></feComponentTransfer>"
+            "<feColorMatrix values='0 0 0 0 1 0 0 0 0 1 0 0 0 0 1 1 0 0 0 0' result=mask />"
+            "<feComposite in=color in2=mask operator=in /></filter>"
+        )
+    return f"<svg width=0 height=0 class=filters aria-hidden=true>{''.join(filters)}</svg>"
+
+
+def _card(card: Card, wording: Wording) -> str:
+    kind, label = {True: ("bad", wording.flagged), False: ("ok", wording.unflagged), None: ("ok", "no threshold")}[
         card.is_anomalous
     ]
-    p_value = f"p = {card.p_value:.3f}" if card.p_value is not None else ""
-    relative = f"{card.relative_score:.2f} x the limit" if card.relative_score is not None else ""
-    name = html.escape(show_name(card.name))
+    verdict, details = f"<span class=verdict>{label}</span>", []
+    if card.relative_score is not None:
+        details.append(f"{card.relative_score:.2f} × the threshold")
+    if card.p_value is not None:
+        details.append(f"p = {card.p_value:.3f}")
+    first, second = (wording.unit, verdict) if wording.unit else (verdict, ", ".join(details).replace(" ", "&nbsp;"))
+    second = second.replace(",&nbsp;", ", ")
+    name, (height, width) = html.escape(show_name(card.name)), card.size
+    path_height, path_width = card.outline_size
+    shape = "wide " if width >= _LONG * height else "tall " if height >= _LONG * width else ""
+    link = f" data-picture='{quote(os.fsencode(card.picture))}'" if card.picture else ""
     return (
-        f"<li class={verdict} tabindex=0><figure>"
-        f'<img class=part alt="{name}" src="{_data_uri(card.part)}">'
-        f'<img class=heat alt="heat map of {name}" src="{_data_uri(card.painted)}">'
-        f"</figure><b>{card.score:.3f}</b> <span class=verdict>{label}</span> "
-        f"<span>{relative}</span> <span>{p_value}</span>"
-        f"<small>{name}</small></li>"
+        f"<li class='{shape}{kind}' data-score={card.score:.9g} data-folder='{_folder(card.name)}'{link}>"
+        f"<button type=button aria-label='Enlarge {name}'>"
+        f"<span class=picture style='aspect-ratio:{width}/{height};--ratio:{width / height:.4f}'>"
+        f"<img class=part alt='{name}' loading=lazy decoding=async src='{_data_uri(card.part, 'jpeg')}'>"
+        f"<img class=heat alt='' loading=lazy decoding=async src='{_data_uri(card.levels, 'png')}'>"
+        f"<svg viewBox='0 0 {2 * path_width} {2 * path_height}' preserveAspectRatio=none aria-hidden=true>"
+        f"<path d='{card.outline}' /></svg></span></button>"
+        f"<p><b>{card.score:.{wording.digits}f}</b> {first}</p><p class=more>{second}</p><small>{name}</small></li>"
     )
 
 
-def _data_uri(image: bytes) -> str:
-    return "data:image/jpeg;base64," + base64.b64encode(image).decode()
-
-
-def _score_axis(marks: Sequence[Mark], threshold: float | None) -> str:
-    """All scores on one axis with the threshold, as SVG; of several ticks at one place, the first is drawn."""
-    values = [mark.score for mark in marks] + ([threshold] if threshold is not None else [])
-    low, high = min(values), max(values)
-    span = (high - low) or 1.0
-
-    def x(value: float) -> float:
-        return 20 + 960 * (value - low) / span
-
-    ticks: dict[tuple[str, str], str] = {}
-    for mark in marks:
-        place, verdict = f"{x(mark.score):.1f}", "bad" if mark.is_anomalous else "ok"
-        name = html.escape(f"{show_name(mark.name)}: {mark.score:.3f}")
-        line = f'<line x1="{place}" x2="{place}" y1="16" y2="44" class="{verdict}"><title>{name}</title></line>'
-        ticks.setdefault((place, verdict), line)
-    limit = ""
-    if threshold is not None:
-        at = x(threshold)
-        side, gap = ("end", -6) if at > 800 else ("start", 6)
-        limit = (
-            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="6" y2="54" class="threshold"/>'
-            f'<text x="{at + gap:.1f}" y="66" text-anchor="{side}">threshold {threshold:.3f}</text>'
-        )
-    ends = f'<text x="20" y="66">{low:.3f}</text><text x="980" y="66" text-anchor="end">{high:.3f}</text>'
-    if threshold is not None and min(abs(x(threshold) - 20), abs(x(threshold) - 980)) < 160:
-        ends = ""
+def _failure(failure: Failure) -> str:
     return (
-        f'<svg class=axis viewBox="0 0 1000 74" role="img" aria-label="scores of all images">'
-        f'<line x1="20" x2="980" y1="30" y2="30" class="base"/>{"".join(ticks.values())}{limit}{ends}</svg>'
+        f"<li class=error data-folder='{_folder(failure.name)}'><p class=verdict>not scored</p>"
+        f"<p>{html.escape(show_text(failure.error))}</p><small>{html.escape(show_name(failure.name))}</small></li>"
     )
 
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>%TITLE%</title>
-<style>
-:root { color-scheme: light dark; --fg: #1c2024; --soft: #667; --bg: #fafafa; --card: #fff; --line: #d9dce1;
-        --bad: #c81e3c; --ok: #1e7d46; }
-@media (prefers-color-scheme: dark) { :root { --fg: #e8eaed; --soft: #9aa4ae; --bg: #14171a; --card: #1d2125;
-        --line: #343a40; --bad: #ff6b81; --ok: #5ecb8a; } }
-body { margin: 0 auto; max-width: 1240px; padding: 1.5rem; font: 15px/1.45 system-ui, sans-serif;
-       color: var(--fg); background: var(--bg); }
-h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-.warning { border: 2px solid var(--bad); border-radius: 8px; padding: .6rem .8rem; color: var(--bad); }
-.note { border-left: 4px solid var(--soft); padding-left: .6rem; }
-.summary { margin: .2rem 0 1rem; } .legend, .facts, small { color: var(--soft); }
-.axis { width: 100%; height: auto; }
-.axis .base { stroke: var(--line); stroke-width: 2; } .axis text { fill: var(--soft); font-size: 13px; }
-.axis .ok { stroke: var(--ok); stroke-width: 2; } .axis .bad { stroke: var(--bad); stroke-width: 2; }
-.axis .threshold { stroke: var(--fg); stroke-width: 2; stroke-dasharray: 5 4; }
-.ramp { display: inline-block; width: 8rem; height: .7rem; border-radius: 3px; vertical-align: middle;
-        background: linear-gradient(90deg, transparent, #ffcd3c 30%, #fa781e 50%, #e01e3c 75%, #96006e);
-        border: 1px solid var(--line); }
-.cards { list-style: none; padding: 0; margin: 1rem 0; display: grid; gap: 1rem;
-         grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)); }
-.cards li { background: var(--card); border: 1px solid var(--line); border-top: 4px solid var(--line);
-            border-radius: 8px; padding: .6rem; }
-.cards li.bad { border-top-color: var(--bad); } .cards li.ok { border-top-color: var(--ok); }
-.bad .verdict { color: var(--bad); } .ok .verdict { color: var(--ok); }
-figure { margin: 0 0 .5rem; position: relative; } figure img { width: 100%; display: block; border-radius: 4px; }
-.heat { position: absolute; inset: 0; } li:hover .heat, li:focus .heat { opacity: 0; }
-.cards span { white-space: nowrap; }
-small { display: block; overflow-wrap: anywhere; }
-</style>
-<body>
-%BODY%
-</body>
-</html>
-"""
+def _folder(name: str) -> str:
+    """The folder of an image as an attribute holds it."""
+    return html.escape(show_name(name.rpartition(os.sep)[0]))
+
+
+def _data_uri(image: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64," + base64.b64encode(image).decode()
+
+
+_AXIS_LEGEND = "<p class=legend>Below the line: the scores of the good images that the threshold comes from.</p>"
+_LEGEND = (
+    "<p class=legend><span class=ramp></span> Outlined: {outlined}. The colours mean the same in every picture. "
+    "Choose a picture to enlarge it: arrow keys go on, M changes the view, W shows weak evidence, which lies below "
+    "what the colours show and is found on most good parts too.</p>"
+)
+_LIGHTBOX = (
+    "<dialog id=lightbox aria-label='Enlarged image'><div class=bar><button type=button value=back>← previous</button>"
+    "<button type=button value=on>next →</button><button type=button value=view>view: map</button>"
+    "<button type=button value=weak aria-pressed=false>weak evidence</button>"
+    "<a hidden target=_blank>full size</a><button type=button value=close>close</button></div>"
+    "<div class=stage></div><div class=caption></div></dialog>"
+)

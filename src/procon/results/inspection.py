@@ -22,8 +22,9 @@ from procon.names import show_name
 from procon.prediction import Prediction
 from procon.results.coco import CocoFile
 from procon.results.drift import Drift, measure_drift
-from procon.results.gallery import MOST_CARDS, Card, Mark, make_card, render_gallery
+from procon.results.gallery import MOST_CARDS, Card, Failure, make_card, picture_side, render_gallery
 from procon.results.remarks import remarks
+from procon.results.score_axis import Mark
 from procon.showing.painting import color_scale, paint_prediction
 from procon.vision.folders import inspection_images
 from procon.vision.images import Picture, open_each
@@ -129,7 +130,7 @@ def inspect(
     findings, finished = Findings(), False
     overlays = overlay_names([name for name, _ in images])
     try:
-        for row in inspect_each(detector, images, overlays, findings, out, coco is not None):
+        for row in inspect_each(detector, images, overlays, findings, out, coco is not None, picture_side(len(images))):
             if on_row is not None:
                 on_row(row)
         finished = True
@@ -147,8 +148,12 @@ def inspect_each(
     findings: Findings,
     out: Path | None,
     coco: bool,
+    side: int,
 ) -> Iterator[ScoredImage]:
-    """Score ``images`` one by one, write the overlay of each below ``out``, and add the rest to ``findings``."""
+    """Score ``images`` one by one, write the overlay of each below ``out``, and add the rest to ``findings``.
+
+    ``side`` is that of the pictures on the page, in pixels.
+    """
     scale, no_map = color_scale(detector), np.zeros((0, 0), np.float32)
     pictures: deque[Picture | ImageError] = deque()  # decoded, and needed again for the overlay
 
@@ -169,7 +174,7 @@ def inspect_each(
                 pixels = picture.rgb8()
                 painted = Image.fromarray(paint_prediction(shrink(pixels, OVERLAY_SIDE), result, scale))
                 write_bytes(out / "overlays" / overlays[name], png(painted))
-                findings.add_cards([make_card(name, result, pixels, scale)])
+                findings.add_cards([make_card(name, result, pixels, scale, side, f"overlays/{overlays[name]}")])
             if coco:
                 findings.regions.add(name, result)
             # Full-size maps of all images would fill the memory.
@@ -202,7 +207,11 @@ def write_findings(
             threshold = detector.calibration.threshold if detector.calibration else None
             named = [(row.name, row.prediction) for row in outcome.rows if row.prediction is not None]
             marks = [Mark(name, prediction.score, prediction.is_anomalous) for name, prediction in named]
-            page = render_gallery(title, findings.cards, marks, threshold, facts, outcome.drift, notes)
+            failures = [Failure(row.name, str(row.error)) for row in outcome.errors]
+            good = getattr(detector.calibration, "scores", ())  # not every exported model has them
+            page = render_gallery(
+                title, findings.cards, marks, threshold, facts, outcome.drift, notes, failures=failures, good=good
+            )
             files[out / "index.html"] = page
         files |= {out / name: text for name, text in _tables(detector, outcome).items()}
     errors: list[OutputError] = []

@@ -3,27 +3,29 @@
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from procon.arrays import Box, Bytes
 from procon.detector import Detector
 from procon.errors import ImageError
 from procon.files import write_text
-from procon.model.lessons import Lesson, lesson_pixels
+from procon.model.lessons import lesson_pixels
 from procon.model.teaching import Proposal
-from procon.results.gallery import Card, Mark, render_gallery
-from procon.vision.pictures import jpeg, shrink
+from procon.results.contours import outline_path
+from procon.results.gallery import Card, Wording, render_gallery
+from procon.results.score_axis import Mark
+from procon.vision.pictures import jpeg, png, shrink
 
 _SIDE = 448  # pixels
-_MARK = (0, 200, 220)
+_WORDING = Wording("image", "flagged with the lesson", "good", outlined="the marked defect, or the patch most like it")
 
 
 def write_price(path: Path, detector: Detector, proposal: Proposal) -> None:
     """Write the page for what ``detector.propose_lesson`` returned."""
     price, lesson = proposal.price, proposal.lesson
     threshold = price.threshold if price is not None else None
-    plain, outlined = lesson_pictures(lesson)
-    cards = [Card(lesson.image.name, proposal.score[1], True, None, None, plain, outlined)]
+    pixels = lesson_pixels(lesson)
+    cards = [_card(lesson.image.name, proposal.score[1], pixels, lesson.box, pixels.shape[0] / lesson.image.size[0])]
     marks: list[Mark] = []
     if price is not None:
         marks = [
@@ -34,29 +36,36 @@ def write_price(path: Path, detector: Detector, proposal: Proposal) -> None:
             if isinstance(picture, ImageError):
                 continue
             scale = picture.size[0] / detector.model.memory.images[place].size[0]
-            pictures = outlined_pictures(picture.rgb8(), price.boxes[place], scale)
-            cards.append(Card(price.names[place], price.after[place], True, None, None, *pictures))
+            cards.append(_card(price.names[place], price.after[place], picture.rgb8(), price.boxes[place], scale))
     facts = [
         *proposal.describe(),
         "The first picture is the marked defect. The others are training images that only the lesson flags; outlined: "
         "the patch that looks most like the defect.",
         "The axis shows the scores that the training images would have, each without its own anchors.",
     ]
-    write_text(path, render_gallery("What the lesson costs", cards, marks or cards[:1], threshold, facts))
+    page = render_gallery("What the lesson costs", cards, marks or cards[:1], threshold, facts, wording=_WORDING)
+    write_text(path, page)
 
 
-def lesson_pictures(lesson: Lesson) -> tuple[bytes, bytes]:
-    """The image of a lesson and the same with the marked region outlined, as JPEG."""
-    pixels = lesson_pixels(lesson)
-    return outlined_pictures(pixels, lesson.box, pixels.shape[0] / lesson.image.size[0])
-
-
-def outlined_pictures(pixels: Bytes, box: Box | None, scale: float) -> tuple[bytes, bytes]:
-    """A picture and the same with a ``box`` outlined, as JPEG; ``scale`` leads from the box to these pixels."""
+def _card(name: str, score: float, pixels: Bytes, box: Box | None, scale: float) -> Card:
+    """A picture with a ``box`` outlined and no heat map; ``scale`` leads from the box to these pixels."""
     small = shrink(pixels, _SIDE)
-    canvas = Image.fromarray(small)
+    outlined = np.zeros(small.shape[:2], bool)
     if box is not None:
         factor = scale * small.shape[0] / pixels.shape[0]
-        left, top, right, bottom = (side * factor for side in box)
-        ImageDraw.Draw(canvas).rectangle((left - 2, top - 2, right + 1, bottom + 1), outline=_MARK, width=2)
-    return jpeg(small), jpeg(np.asarray(canvas))
+        left, top, right, bottom = (round(side * factor) for side in box)
+        outlined[max(top, 0) : bottom + 1, max(left, 0) : right + 1] = True
+    level = png(Image.fromarray(np.zeros((1, 1), np.uint8)))
+    size = (small.shape[0], small.shape[1])
+    return Card(
+        name,
+        score,
+        True,
+        None,
+        None,
+        (pixels.shape[0], pixels.shape[1]),
+        jpeg(small),
+        level,
+        outline_path(outlined),
+        size,
+    )

@@ -1,6 +1,7 @@
 """HTML pages of training images that stand out: suspects, and odd images that were set aside for the threshold."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,27 @@ from procon.files import write_text
 from procon.model.rates import SET_ASIDE
 from procon.model.suspects import Suspect
 from procon.prediction import Prediction
-from procon.results.gallery import Mark, make_card, render_gallery
+from procon.results.gallery import Wording, make_card, render_gallery
+from procon.results.score_axis import Mark
 from procon.showing.painting import ColorScale, color_scale
 from procon.vision.pictures import shrink_map
 
+_SUSPECTS = Wording(
+    "training image",
+    "suspected",
+    "like the others",
+    "suspected above",
+    "spreads above the median",
+    1,
+    "above every value on the images that are not suspected",
+)
+_ODD = replace(
+    _SUSPECTS,
+    flagged="odd",
+    limit="set aside above",
+    unit="robust deviations above the median",
+    outlined="above a value that few good images reach",
+)
 _CARDS = 24  # images with pictures: the suspects first, then the next ones for comparison
 
 
@@ -31,7 +49,7 @@ def write_suspects(path: Path, detector: Detector, ranked: Sequence[Suspect], li
     quiet = [suspect for suspect in ranked if not suspect.flagged] or list(ranked)
     typical = float(np.median([np.median(suspect.map) for suspect in quiet]))
     scale = ColorScale(typical, max(float(suspect.map.max()) for suspect in quiet))
-    _write_page(path, detector, ranked, limit, scale, "Suspects among the training images", facts)
+    _write_page(path, detector, ranked, limit, scale, "Suspects among the training images", facts, _SUSPECTS)
 
 
 def write_odd_images(path: Path, detector: Detector, odd: Sequence[Suspect]) -> None:
@@ -44,7 +62,7 @@ def write_odd_images(path: Path, detector: Detector, odd: Sequence[Suspect]) -> 
         *detector.calibration.describe(detector.model.memory.names),
     ]
     title = "Odd images among the training images"
-    _write_page(path, detector, odd, SET_ASIDE, color_scale(detector), title, facts)
+    _write_page(path, detector, odd, SET_ASIDE, color_scale(detector), title, facts, _ODD)
 
 
 def _write_page(
@@ -55,6 +73,7 @@ def _write_page(
     scale: ColorScale,
     title: str,
     facts: Sequence[str],
+    wording: Wording,
 ) -> None:
     cards = []
     for suspect in ranked[:_CARDS]:
@@ -62,7 +81,7 @@ def _write_page(
         if isinstance(picture, ImageError):
             continue
         heatmap = shrink_map(suspect.map, picture.size)
-        prediction = Prediction(suspect.excess, heatmap, suspect.flagged, limit, None)
+        prediction = Prediction(suspect.excess, heatmap, suspect.flagged, None, None)
         cards.append(make_card(suspect.image, prediction, picture.rgb8(), scale))
     marks = [Mark(suspect.image, suspect.excess, suspect.flagged) for suspect in ranked]
-    write_text(path, render_gallery(title, cards, marks, limit, facts))
+    write_text(path, render_gallery(title, cards, marks, limit, facts, wording=wording))

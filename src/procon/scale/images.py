@@ -12,7 +12,7 @@ from typing import Any
 
 from procon.deploy import load_any
 from procon.progress import Progress
-from procon.results.gallery import MOST_CARDS, Card
+from procon.results.gallery import MOST_CARDS, Card, picture_side
 from procon.results.inspection import (
     Findings,
     OnFile,
@@ -47,11 +47,12 @@ def inspect_on(
     workers.check_shared(out or model.parent, model, images[0][1], *([Path(weights)] if weights else []))
     targets = overlay_names([name for name, _ in images])
     key = (str(model), model.stat().st_mtime_ns, weights, workers.device)
+    side = picture_side(len(images))
     units = (
         Unit(
             f"images {number * shard}..",
             _score_shard,
-            (key, number, part, {name: targets[name] for name, _ in part}, out, coco is not None),
+            (key, number, part, {name: targets[name] for name, _ in part}, out, coco is not None, side),
         )
         for number, part in enumerate(split_items(images, shard))
     )
@@ -95,9 +96,10 @@ def _score_shard(
     overlays: dict[str, str],
     out: Path | None,
     coco: bool,
+    side: int,
     on_progress: Progress,
 ) -> tuple[int, Findings]:
     findings = Findings()
-    for count, _ in enumerate(inspect_each(_load_model(*key), images, overlays, findings, out, coco)):
+    for count, _ in enumerate(inspect_each(_load_model(*key), images, overlays, findings, out, coco, side)):
         on_progress("scoring", count + 1, len(images))
     return number, findings

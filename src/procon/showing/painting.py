@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
-from procon.arrays import Bools, Bytes, Floats
+from procon.arrays import Bools, Bytes, Floats, Reals
 from procon.method.regions import Region, label_areas
 from procon.prediction import Prediction
 from procon.vision.pictures import shrink_map
@@ -16,6 +16,9 @@ from procon.vision.pictures import shrink_map
 _STOPS = np.array([0.55, 0.8, 1.0, 1.4, 2.0])
 _COLORS = np.array([[255, 236, 130], [255, 205, 60], [250, 120, 30], [224, 30, 60], [150, 0, 110]], np.float32)
 _OPACITY = np.array([0.0, 0.2, 0.38, 0.5, 0.58])
+
+_WEAK_STOPS = np.array([0.05, 0.25, 0.5, 0.9, 1.4])
+_WEAK_OPACITY = np.array([0.0, 0.35, 0.55, 0.65, 0.7])
 
 _OUTLINE = np.array([255, 255, 255], np.float32)
 
@@ -61,17 +64,32 @@ def color_scale(model: Calibrated) -> ColorScale:
 def paint_prediction(pixels: Bytes, prediction: Prediction, scale: ColorScale) -> Bytes:
     """The part [H, W, 3] at any size, under its heat map, with its regions outlined in white."""
     height, width = pixels.shape[:2]
-    heatmap = shrink_map(prediction.heatmap, (height, width))
-    limit, regions = prediction.pixel_threshold, prediction.regions
-    if limit is None or not regions or regions[0].level >= limit:
-        outlined = heatmap > (scale.threshold if limit is None else limit)
-    else:  # nothing exceeds the threshold: the one region is the area around the peak
-        mask = Image.fromarray(region_mask(prediction.heatmap, regions[0]))
-        outlined = np.asarray(mask.resize((width, height), Image.Resampling.NEAREST))
-    picture = paint(pixels, heatmap, scale)
+    outlined = outline_mask(prediction, (height, width), scale)
+    picture = paint(pixels, shrink_map(prediction.heatmap, (height, width)), scale)
     if outlined.any():
         picture[outlined & ~erode(outlined, max(1, round(max(height, width) / 400)))] = _OUTLINE
     return picture
+
+
+def outline_mask(prediction: Prediction, size: tuple[int, int], scale: ColorScale) -> Bools:
+    """The pixels of all regions as a mask of ``size`` (height, width)."""
+    limit, regions = prediction.pixel_threshold, prediction.regions
+    if limit is None or not regions or regions[0].level >= limit:
+        return shrink_map(prediction.heatmap, size) > (scale.threshold if limit is None else limit)
+    # Nothing exceeds the threshold: the one region is the area around the peak.
+    mask = Image.fromarray(region_mask(prediction.heatmap, regions[0]))
+    return np.asarray(mask.resize((size[1], size[0]), Image.Resampling.NEAREST))
+
+
+def color_tables(highest: float, steps: int, *, weak: bool = False) -> tuple[Reals, Reals, Reals, Reals]:
+    """Red, green, blue and opacity in 0..1 of ``steps`` + 1 levels from 0 to ``highest``, as :func:`paint` paints them.
+
+    With ``weak`` the colours begin just above a typical good patch, so that evidence below the threshold is visible.
+    """
+    levels = np.linspace(0, highest, steps + 1)
+    stops, opacity = (_WEAK_STOPS, _WEAK_OPACITY) if weak else (_STOPS, _OPACITY)
+    red, green, blue = (np.interp(levels, stops, _COLORS[:, channel]) / 255 for channel in range(3))
+    return red, green, blue, np.interp(levels, stops, opacity)
 
 
 def paint(pixels: Bytes, heatmap: Floats, scale: ColorScale) -> Bytes:
