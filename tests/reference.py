@@ -14,6 +14,11 @@ from procon import Region
 Floats = NDArray[np.floating]
 
 
+def byte_distances(queries: NDArray[np.int8], anchors: NDArray[np.int8]) -> NDArray[np.int64]:
+    """Squared distances of points on the grid of bytes: [Q, E] and [U, E] -> [Q, U]."""
+    return np.array([[((q.astype(np.int64) - m.astype(np.int64)) ** 2).sum() for m in anchors] for q in queries])
+
+
 def nearest(queries: Floats, anchors: Floats, k: int) -> tuple[Floats, NDArray[np.int64]]:
     distances, indices = [], []
     for query in queries.astype(np.float64):

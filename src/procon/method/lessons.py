@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from procon.method.consensus import median
-from procon.method.neighbors import rows_in_cache
+from procon.method.neighbors import pairs_in_cache
 
 REACH = 0.9  # d / n from which on a patch is no evidence
 CLEAR = 0.6  # d / n down from which the gain no longer rises
@@ -53,7 +53,7 @@ def normal_distances(nearest: Sequence[Tensor]) -> Tensor:
 
 def marked_distances(patches: Sequence[Tensor], marked: Sequence[Tensor]) -> Tensor:
     """Mean over the layers of the distances between patches [P, D] and ``marked`` [A, D] per layer: [P, A]."""
-    step = rows_in_cache(patches[0], len(marked[0]))
+    step = max(1, pairs_in_cache(patches[0]) // len(marked[0]))
     starts = range(0, len(patches[0]), step)
     # From differences, so that the result does not depend on how many patches are compared at a time.
     return torch.cat(

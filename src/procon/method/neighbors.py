@@ -1,21 +1,23 @@
 """Exact nearest neighbours at matrix-multiply speed, in one memory or in several that share anchors."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+
+from procon.method.rounded import Candidates, RoundedAnchors
 
 # Relative rounding error of one fp32 product under each setting of torch.set_float32_matmul_precision.
 _UNIT_ROUNDOFF = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
 
 _SPARE = 3  # candidates beyond k that the product proposes; more means fewer second looks
 _GROUP = 16  # columns whose minimum is looked at first
-_CELLS = 2**19  # floats of differences held at a time: 2 MiB, so that they stay in cache
+_CELLS = 2**18  # floats of differences held at a time: 1 MiB, so that they stay in cache
+_CELLS_ON_DEVICE = 2**28  # on a GPU: 1 GiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,19 +41,11 @@ class Banks:
         return self.anchors.square().sum(dim=1).masked_fill(~self.members.any(dim=0), torch.inf)
 
     @cached_property
-    def coarse(self) -> tuple[Tensor, float] | None:
-        """Rows (-2 m, ‖m‖²) in bf16 and the length of the largest rounding error of m, where bf16 is fast on this CPU.
-
-        ‖m‖² takes two columns, its rounded value and the rest, so that one product gives ‖m‖² - 2 z·m: [U, D + 2].
-        """
-        has_bf16 = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-        if self.anchors.device.type != "cpu" or has_bf16 is None or not has_bf16():
+    def rounded(self) -> RoundedAnchors | None:
+        """The anchors as bytes, where this processor multiplies bytes fast."""
+        if not RoundedAnchors.is_fast(self.anchors):
             return None
-        rounded = self.anchors.bfloat16()
-        error = float((self.anchors - rounded.float()).square().sum(dim=1).max().sqrt())
-        high = self.squares.bfloat16().unsqueeze(1)
-        low = (self.squares.unsqueeze(1) - high.float()).nan_to_num(0.0).bfloat16()  # inf - inf where nobody holds it
-        return torch.cat([-2 * rounded, high, low], dim=1), error
+        return RoundedAnchors.of(self.anchors, self.members.any(dim=0))
 
     @cached_property
     def packed(self) -> Any:
@@ -69,8 +63,8 @@ def nearest_in_banks(
     Distances ascend, ties go to the lower row; ``exclude`` [U] hides anchors. One matrix product for all banks proposes
     a few candidates per query, whose distances are then computed from differences, coordinate by coordinate. Rounding
     in the product cannot change the answer: a query whose runner-up is within the error bound of the product, or with
-    too few candidates in some bank, is looked at again with twice as many. So the result does not depend on ``block``
-    (queries at a time), on the batch or on threads.
+    too few candidates in some bank, is looked at again with more. So the result does not depend on ``block`` (queries
+    at a time), on the batch or on threads.
     """
     anchors, members, squares = banks.anchors, banks.members, banks.squares
     if queries.ndim != 2 or anchors.ndim != 2 or queries.shape[1] != anchors.shape[1]:
@@ -93,7 +87,8 @@ def nearest_in_banks(
     indices = torch.empty(len(banks.rows), len(queries), k, dtype=torch.int64, device=queries.device)
     if banks.propose is not None:
         proposed = banks.propose(queries, min(2 * enough, available)).sort(dim=1).values
-        distances, indices, full = _choose(queries, anchors, squares, members, k, proposed)
+        real = (proposed >= 0) & ~squares[proposed].isinf()
+        distances, indices, full = _choose(queries, anchors, members, k, proposed, real)
         short = (~full).nonzero().flatten()  # a bank without k candidates: these queries are searched exactly
         if len(short):
             exact = Banks(anchors, banks.rows)
@@ -101,59 +96,74 @@ def nearest_in_banks(
             distances[:, short], indices[:, short] = searched
         return distances, indices
     unsure = torch.arange(len(queries), device=queries.device)
-    # Hidden anchors are not in the rounded copy, so a search without some of them starts with the fp32 product.
-    count, coarse = enough, banks.coarse if enough < available and exclude is None else None
-    while len(unsure):
+    for count, rounded in _looks(banks, k, enough, available, fewest):
         again = []
-        for rows in unsure.split(block):
-            near, index, sure = _search(queries[rows], anchors, squares, members, k, min(count, available), coarse)
-            distances[:, rows], indices[:, rows] = near, index
-            again.append(rows[~sure])
+        for part in unsure.split(block):
+            if rounded is not None:
+                candidates = rounded.candidates(queries[part], count, exclude)
+                near, index, sure = _search_rounded(queries[part], anchors, members, k, candidates)
+            else:
+                near, index, sure = _search(queries[part], anchors, squares, members, k, count)
+            distances[:, part], indices[:, part] = near, index
+            again.append(part[~sure])
         # With all anchors for candidates there is nothing left to be unsure of.
-        unsure = torch.cat(again) if count < available else unsure[:0]
-        count, coarse = 2 * count, None
+        unsure = torch.cat(again) if again and count < available else unsure[:0]
+        if not len(unsure):
+            break
     return distances, indices
 
 
-def _search(
-    queries: Tensor,
-    anchors: Tensor,
-    squares: Tensor,
-    members: Tensor,
-    k: int,
-    count: int,
-    coarse: tuple[Tensor, float] | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One look with ``count`` candidates a query: distances and indices [B, Q, k], and where they are certain [Q].
+def _looks(
+    banks: Banks, k: int, enough: int, available: int, fewest: int
+) -> Iterator[tuple[int, RoundedAnchors | None]]:
+    """How many candidates each look takes, and the bytes that propose them; None: a product in fp32.
 
-    ``coarse`` lets the product run in bf16, with the wider error bound that goes with it.
+    A rounded distance is off by more, so twice as many candidates are needed, and a second look takes four times that.
     """
-    proposal, error = _propose(queries, anchors, squares, coarse)
-    bounds, candidates = _smallest(proposal, count)
-    distances, indices, full = _choose(queries, anchors, squares, members, k, candidates.sort(dim=1).values)
-    # Every anchor that was not a candidate has a true squared distance of at least `floor`.
-    floor = bounds[:, -1].float() + queries.square().sum(dim=1) - error
-    return distances, indices, full & (distances[:, :, -1] < floor).all(dim=0)
+    wider = math.ceil(3.5 * k * available / fewest)
+    rounded = banks.rounded if wider < available else None
+    if rounded is not None:
+        yield wider, rounded
+        if 4 * wider < available:
+            yield 4 * wider, rounded
+    while True:
+        yield min(enough, available), None
+        enough *= 2
 
 
-def _propose(
-    queries: Tensor, anchors: Tensor, squares: Tensor, coarse: tuple[Tensor, float] | None
-) -> tuple[Tensor, Tensor]:
-    """‖m‖² - 2 z·m (the squared distance short of ‖z‖²) as [Q, U], and how far off it may be for each query [Q]."""
+def _search_rounded(
+    queries: Tensor, anchors: Tensor, members: Tensor, k: int, candidates: Candidates
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The k nearest of the ``candidates`` in each bank: distances and indices [B, Q, k], and where they are certain."""
+    columns, near, errors = candidates
+    held = members[:, columns] & near.isfinite()
+    ranks = held.cumsum(dim=2, dtype=torch.int32)
+    # The k-th of a bank by rounded distance is an upper bound for the true one: what lies beyond it needs no look.
+    farthest = near.masked_fill(~held | (ranks != k), 0.0).amax(dim=2, keepdim=True) + 2 * errors.unsqueeze(1)
+    needed = (held & (near <= farthest)).any(dim=0)
+    columns, order = columns.masked_fill(~needed, len(anchors)).sort(dim=1)  # what is not needed comes last
+    needed = needed.gather(1, order)[:, : max(k, int(needed.sum(dim=1).max()))]
+    distances, indices, full = _choose(queries, anchors, members, k, columns[:, : needed.shape[1]], needed)
+    # Every anchor that was not a candidate is at least so far away.
+    floor = near[:, -1] - errors
+    return distances, indices, full & (distances[:, :, -1].sqrt() < floor).all(dim=0)
+
+
+def _search(
+    queries: Tensor, anchors: Tensor, squares: Tensor, members: Tensor, k: int, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One look with ``count`` candidates a query: distances and indices [B, Q, k], and where they are certain [Q]."""
     length = queries.square().sum(dim=1).sqrt()
     longest = squares.masked_fill(squares.isinf(), 0).max().sqrt()
     roundoff = _UNIT_ROUNDOFF[torch.get_float32_matmul_precision()]
     error = 2 * roundoff * (queries.shape[1] + 8) * (length + longest).square()
-    if coarse is None:
-        return torch.addmm(squares, queries, anchors.T, alpha=-2), error
-    rounded_anchors, anchor_error = coarse
-    rounded = queries.bfloat16()
-    # Both factors were rounded by known amounts, ‖m‖² to 16 bits; the sum is kept in fp32 and rounded to bf16 once.
-    query_error = (queries - rounded.float()).square().sum(dim=1).sqrt()
-    error = error + 2 * (query_error * longest + (length + query_error) * anchor_error)
-    error = error + (2.0**-9 + 2.0**-16) * (longest.square() + 2 * (length + query_error) * (longest + anchor_error))
-    proposal = functional.pad(rounded, (0, 2), value=1.0) @ rounded_anchors.T
-    return proposal, error
+    # ‖m‖² - 2 z·m is the squared distance short of ‖z‖².
+    bounds, candidates = _smallest(torch.addmm(squares, queries, anchors.T, alpha=-2), count)
+    candidates = candidates.sort(dim=1).values
+    distances, indices, full = _choose(queries, anchors, members, k, candidates, ~squares[candidates].isinf())
+    # Every anchor that was not a candidate has a true squared distance of at least `floor`.
+    floor = bounds[:, -1] + queries.square().sum(dim=1) - error
+    return distances, indices, full & (distances[:, :, -1] < floor).all(dim=0)
 
 
 def _smallest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -178,16 +188,17 @@ def _smallest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _choose(
-    queries: Tensor, anchors: Tensor, squares: Tensor, members: Tensor, k: int, candidates: Tensor
+    queries: Tensor, anchors: Tensor, members: Tensor, k: int, candidates: Tensor, real: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The k nearest of the candidates [Q, C] in each bank: distances and indices [B, Q, k], and where all had k [Q].
+    """The k nearest of the ``real`` candidates [Q, C] in each bank: distances, indices [B, Q, k]; where all had k [Q].
 
-    Candidates ascend, so that the stable sort breaks ties by index; -1 is none.
+    Candidates ascend, so that the stable sort breaks ties by index.
     """
-    real, candidates = candidates >= 0, candidates.clamp_min(0)
-    exact = _exact(queries, anchors, candidates)
-    exact, order = exact.masked_fill_(~real | squares[candidates].isinf(), torch.inf).sort(dim=1, stable=True)
-    candidates, real = candidates.gather(1, order), real.gather(1, order)
+    rows = real.nonzero()[:, 0]
+    exact = torch.full(candidates.shape, torch.inf, device=queries.device)
+    exact[real] = _exact(queries, anchors, rows, candidates[real])
+    exact, order = exact.sort(dim=1, stable=True)
+    candidates, real = candidates.masked_fill(~real, 0).gather(1, order), real.gather(1, order)
     # The first k of each bank: members get falling numbers along the row, others 0.
     falling = torch.arange(candidates.shape[1], 0, -1, dtype=torch.int32, device=queries.device)
     ranks, position = ((members[:, candidates] & real) * falling).topk(k, dim=2)
@@ -196,16 +207,19 @@ def _choose(
     return distances, indices, (ranks[:, :, -1] > 0).all(dim=0)
 
 
-def _exact(queries: Tensor, anchors: Tensor, candidates: Tensor) -> Tensor:
-    """‖z - m‖² from differences: queries [Q, D], candidates [Q, C] -> [Q, C], summed in an order fixed per row."""
-    step = rows_in_cache(queries, candidates.shape[1])
+def _exact(queries: Tensor, anchors: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """‖z - m‖² of pairs from differences: queries [Q, D], anchors [U, D], rows and columns [n] -> [n].
+
+    Each is summed in the same order, whatever the other pairs are.
+    """
+    step = pairs_in_cache(queries)
     parts = [
-        (anchors[columns] - rows.unsqueeze(1)).square_().sum(dim=2)
-        for rows, columns in zip(queries.split(step), candidates.split(step), strict=True)
+        anchors.index_select(0, column).sub_(queries.index_select(0, row)).square_().sum(dim=1)
+        for row, column in zip(rows.split(step), columns.split(step), strict=True)
     ]
     return torch.cat(parts)
 
 
-def rows_in_cache(queries: Tensor, neighbors: int) -> int:
-    """How many queries [Q, D] to compare with ``neighbors`` anchors each at a time: a cacheful on a CPU, else all."""
-    return max(1, _CELLS // (neighbors * queries.shape[1])) if queries.device.type == "cpu" else max(1, len(queries))
+def pairs_in_cache(queries: Tensor) -> int:
+    """How many differences of ``queries`` [Q, D] to hold at a time: a cacheful on a CPU, else as many as fit well."""
+    return max(1, (_CELLS if queries.device.type == "cpu" else _CELLS_ON_DEVICE) // queries.shape[1])

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from procon.method.consensus import median
-from procon.method.neighbors import rows_in_cache
+from procon.method.neighbors import pairs_in_cache
 
 
 def temperature(distances: Tensor, patches: int | None = None) -> Tensor:
@@ -30,10 +30,10 @@ def residual_norms(queries: Tensor, anchors: Tensor, rows: Tensor, weights: Tens
     """r_{b,p} = ‖z_p - sum_j w_j m_j‖: queries [Q, D], anchors [U, D], rows and weights [B, Q, k] -> [B, Q]."""
     # z - sum w m = sum w (z - m), as the weights sum to 1: no cancellation when the patch is well explained.
     residuals = torch.empty_like(weights[:, :, 0])
-    step = rows_in_cache(queries, weights.shape[2])
-    for bank, start in ((bank, start) for bank in range(len(weights)) for start in range(0, len(queries), step)):
-        here = slice(start, start + step)
-        differences = queries[here].float().unsqueeze(1) - anchors[rows[bank, here]]
-        combined = differences.mul_(weights[bank, here].unsqueeze(2)).sum(dim=1)
-        residuals[bank, here] = combined.square_().sum(dim=1).sqrt_()
+    banks, _, k = rows.shape
+    step = max(1, pairs_in_cache(queries) // (banks * k))
+    for part in (slice(start, start + step) for start in range(0, len(queries), step)):
+        near = anchors.index_select(0, rows[:, part].flatten()).view(banks, -1, k, anchors.shape[1])
+        differences = torch.sub(queries[part].float().unsqueeze(1), near, out=near).mul_(weights[:, part].unsqueeze(3))
+        residuals[:, part] = differences.sum(dim=2).square_().sum(dim=2).sqrt_()
     return residuals
