@@ -2,32 +2,23 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from procon.arrays import Box
-from procon.config import Config, ThresholdRule, change_settings
-from procon.errors import ConfigError, ImageError, NotFittedError
-from procon.hub import OnHub
+from procon.config import ThresholdRule
+from procon.errors import ConfigError, ImageError
 from procon.method.regions import Region
 from procon.model import editing
-from procon.model.calibration import Calibration
-from procon.model.file import find_extractor, load_model, save_model
 from procon.model.fitting import fit_model
-from procon.model.history import Change
-from procon.model.memory import Memory
-from procon.model.model import Model
 from procon.model.rates import FalseAlarms
-from procon.model.reader import Extractor, Reader
-from procon.model.scorer import ModelScorer
 from procon.model.suspects import SUSPECT_LIMIT, Suspect, find_odd_images, find_suspects
 from procon.model.teaching import Proposal, RegionLike, accept, forget_lessons, propose
 from procon.model.training import TrainingSources, list_good
 from procon.model.verdict import predict_each, predict_images
 from procon.prediction import Explanation, Prediction
 from procon.progress import ShowProgress, reporting
-from procon.vision.backbone import Backbone, resolve_device
+from procon.state import DetectorState
 from procon.vision.images import ImageLike, ImageLikes, Picture, open_image
 from procon.vision.scope import RoiLike
 
@@ -37,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Detector(OnHub):
+class Detector(DetectorState):
     """Anomaly detector fitted on good images alone.
 
     ::
@@ -50,22 +41,10 @@ class Detector(OnHub):
     Images are a path, a folder, a pattern such as ``parts/new/*.png``, a PIL image, an array, a tensor, or several of
     them. ``progress=True`` shows a bar; a callback gets the stage, the steps done and the steps in total.
 
-    A fitted detector can be changed: ``calibrate``, ``set_threshold``, ``partial_fit``, ``forget`` and ``merge``.
-    What it learned is :attr:`model`, one immutable value; a change replaces it, or fails and leaves it as it was.
+    A fitted detector can be changed: ``calibrate``, ``set_threshold``, ``partial_fit``, ``forget``, ``teach`` and
+    ``merge``. What it learned is ``model``, one immutable value; a change replaces it, or fails and leaves it as it
+    was. Settings, model and file are in :class:`procon.state.DetectorState`.
     """
-
-    def __init__(self, config: Config | None = None, *, device: str = "auto", **settings: Any) -> None:
-        """Store the settings: a ``config``, single settings such as ``backbone="dinov2-small"``, or both.
-
-        ``device`` is ``auto`` (CUDA if there is one), ``cpu``, ``cuda`` or ``cuda:N``. Weights are loaded when they are
-        first needed.
-        """
-        self.config = change_settings(config or Config(), settings)
-        self.device = resolve_device(device)
-        self.sources = TrainingSources()  # Where the training images can be read again
-        self._reader: Reader | None = None
-        self._scorer: ModelScorer | None = None
-        self._embeds_backbone = False
 
     # ------------------------------------------------------------------------------------------------------- fit
 
@@ -263,87 +242,3 @@ class Detector(OnHub):
     def _editor(self, progress: ShowProgress, keep_scores: bool = False) -> Iterator[editing.Editor]:
         with reporting(progress) as on_progress:
             yield editing.Editor(self.reader, self.sources, on_progress, keep_scores)
-
-    # ------------------------------------------------------------------------------------------------- the model
-
-    @property
-    def model(self) -> Model:
-        """What was fitted, as one immutable value. Setting it replaces memory and threshold together."""
-        return self.scorer.model
-
-    @model.setter
-    def model(self, model: Model) -> None:
-        self.config, self._scorer = model.config, ModelScorer(model, self.reader)
-
-    @property
-    def scorer(self) -> ModelScorer:
-        """The model and its backbone as what measures images."""
-        if self._scorer is None:
-            raise NotFittedError("this detector has no memory yet; call fit(images) or Detector.load(path) first")
-        return self._scorer
-
-    @property
-    def reader(self) -> Reader:
-        """Backbone, embedding and recipe; weights are found and loaded on first use."""
-        if self._reader is None:
-            self._reader = Reader(Extractor(Backbone.load(self.config, self.device), self.config), self.config)
-        return self._reader
-
-    @property
-    def memory(self) -> Memory | None:
-        """The anchors of normal patches; None before :meth:`fit`."""
-        return None if self._scorer is None else self.model.memory
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """Scores of good images, and the threshold that follows from them."""
-        return None if self._scorer is None else self.model.calibration
-
-    @property
-    def history(self) -> tuple[Change, ...]:
-        """What was added, removed and set since the fit, oldest first."""
-        return () if self._scorer is None else self.model.history
-
-    def describe(self) -> list[str]:
-        """The fitted model in a few lines for people."""
-        return self.model.describe()
-
-    def __repr__(self) -> str:
-        if self._scorer is None:
-            return f"Detector({self.config.backbone}, not fitted)"
-        return f"Detector({self.model.summarize()})"
-
-    def _repr_html_(self) -> str:
-        from procon.showing.cards import detector_html
-
-        lines, known = self.describe() if self._scorer else ["call fit(images) first"], self.calibration
-        return detector_html(repr(self), lines, *((known.scores, known.threshold) if known else ((), None)))
-
-    def save(self, path: str | Path, *, embed_backbone: bool | None = None) -> Path:
-        """Write one ``.procon`` file, atomically; with ``embed_backbone`` (default: as loaded) with the weights."""
-        embed = self._embeds_backbone if embed_backbone is None else embed_backbone
-        save_model(Path(path), self.model, self.reader.extractor.backbone.state() if embed else None)
-        return Path(path)
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        weights: str | Path | None = None,
-        training: str | Path | None = None,
-        device: str = "auto",
-    ) -> Self:
-        """Read a ``.procon`` file.
-
-        ``weights`` says where the backbone's weights are if they have moved. They must be those the model was fitted
-        with, and are recognised by their values, not their file. ``training`` says where the training images are if
-        they have moved: evidence shows them, and a changed memory is calibrated on them again.
-        """
-        model, embedded = load_model(Path(path), weights)
-        detector = cls(model.config, device=device)
-        detector._reader = Reader(find_extractor(Path(path), model, embedded, detector.device), model.config)
-        detector.model = replace(model, memory=model.memory.to(detector.device))
-        detector.sources.folder = None if training is None else Path(training)
-        detector._embeds_backbone = bool(embedded)
-        return detector

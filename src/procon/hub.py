@@ -4,58 +4,12 @@ A token is handed to ``huggingface_hub`` for the one call and is written nowhere
 stored is used.
 """
 
-import tempfile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from procon.errors import ModelFileError, OutputError
 
 _SUFFIX = ".procon"
-
-
-class OnHub:
-    """What loads and saves a ``.procon`` file, and can do so on the Hugging Face hub."""
-
-    @classmethod
-    def load(cls, path: str | Path, *, weights: str | Path | None = None, device: str = "auto") -> Self:
-        """Read a file."""
-        raise NotImplementedError
-
-    def save(self, path: str | Path, *, embed_backbone: bool | None = None) -> Path:
-        """Write a file."""
-        raise NotImplementedError
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        repo: str,
-        filename: str | None = None,
-        *,
-        revision: str | None = None,
-        token: str | None = None,
-        weights: str | Path | None = None,
-        device: str = "auto",
-    ) -> Self:
-        """Load a ``.procon`` file from the Hugging Face hub; ``filename`` is needed where ``repo`` has several."""
-        return cls.load(download(repo, filename, revision, token), weights=weights, device=device)
-
-    def push_to_hub(
-        self,
-        repo: str,
-        filename: str = "part.procon",
-        *,
-        private: bool = True,
-        token: str | None = None,
-        embed_backbone: bool | None = None,
-    ) -> str:
-        """Save as ``filename`` in ``repo`` on the Hugging Face hub, made if it is not there; returns its address.
-
-        The file holds the names of the training images, and their thumbnails if there are any, so a new repository is
-        private unless you say otherwise.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            path = self.save(Path(folder) / "part.procon", embed_backbone=embed_backbone)
-            return upload(path, repo, filename, private, token)
 
 
 def download(repo: str, filename: str | None, revision: str | None, token: str | None) -> Path:
