@@ -266,7 +266,7 @@ def package_names() -> set[str]:
                 methods = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
                 names |= {f"{node.name}.{part}" for part in fields + methods}
     inherited = {name.removeprefix("DetectorState.") for name in names if name.startswith("DetectorState.")}
-    return names | {f"Detector.{name}" for name in inherited}
+    return names | {f"{detector}.{name}" for detector in ("Detector", "detector") for name in inherited}
 
 
 def test_functions_and_modules_on_the_pages_exist() -> None:
