@@ -48,7 +48,8 @@ def parts(tmp_path: Path) -> Path:
 
 
 def assert_interrupted(code: int, err: str, folder: Path) -> None:
-    assert code == 130, err
+    # Python ends itself by the signal if it came inside exec() of text, as in dataclasses; a shell says 130 of both.
+    assert code in (130, -signal.SIGINT), err
     assert err.splitlines()[-1] == "interrupted: files that were being written are complete or as they were before"
     assert "Traceback" not in err
     assert list(folder.rglob(".*")) == []
