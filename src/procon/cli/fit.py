@@ -18,6 +18,7 @@ from procon.names import show_name
 
 if TYPE_CHECKING:
     from procon.detector import Detector
+    from procon.model.suspects import Suspect
     from procon.vision.images import Picture
 
 EMBED = ("backbone", "thumbnails")
@@ -100,30 +101,29 @@ def fit(
                 detector.fit(rest, progress=on_progress, thumbnails=thumbnails, roi=region)
             console.print(f"fitted again on {count_of(len(rest), 'image')}, without the suspects")
     detector.save(output, embed_backbone="backbone" in embedded)
-    echo(_result_in_a_sentence(detector, output))
+    odd = detector.odd_images()
+    echo(_result_in_a_sentence(detector, output, len(odd)))
     for fact in detector.describe():
         console.print(fact)
-    _show_odd_images(detector, output)
+    _show_odd_images(detector, output, odd)
     size, spent = human_bytes(output.stat().st_size), human_time(time.perf_counter() - started)
     echo(f"wrote {output} ({size}) in {spent}\nnext: procon predict {output} IMAGES -o out/")
 
 
-def _result_in_a_sentence(detector: "Detector", output: Path) -> str:
+def _result_in_a_sentence(detector: "Detector", output: Path, odd: int) -> str:
     """What the fit made, for someone who does not know the terms; the statistics follow."""
     images, calibration = count_of(len(detector.model.memory.images), "good image"), detector.calibration
     if calibration is None:
         return f"{output} is ready: it knows {images} and ranks new parts, but has no threshold to judge them by"
-    odd = len(detector.odd_images())
     caution = f"; {count_of(odd, 'training image')} should be looked at first" if odd else ""
     limit = f"a score of {calibration.threshold:.4f}"
     return f"{output} is ready: it knows {images} and calls a part anomalous above {limit}{caution}"
 
 
-def _show_odd_images(detector: "Detector", output: Path) -> None:
+def _show_odd_images(detector: "Detector", output: Path, odd: "Sequence[Suspect]") -> None:
     """Write a page about the images that were set aside for the threshold, if there are any."""
     from procon.results.suspect_page import write_odd_images
 
-    odd = detector.odd_images()
     if odd:
         page = output.with_name(f"{output.stem}-odd.html")
         write_odd_images(page, detector, odd)
