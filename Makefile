@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 REAL_WEIGHTS ?= $(wildcard ../shared/weights/dinov2_vits14_dav2_fp16.safetensors)
 REAL_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: demo test test-all lint wheel bench docs tutorial clean
+.PHONY: demo test test-all lint wheel bench docs docs-site tutorial clean
 
 demo: $(VENV)/.run-ready
 	$(BIN)/procon demo
@@ -21,7 +21,7 @@ test: lint $(VENV)/.dev-ready
 
 # Also what needs real weights, real data, a browser, a GPU or patience; each is skipped where its need is absent.
 test-all: $(VENV)/.dev-ready
-	$(PIP) --editable '.[dev,dev-all]'
+	$(PIP) --editable '.[dev,dev-all,docs-site]'
 	-command -v npm > /dev/null && npm install --silent --no-save --prefix $(VENV)/axe axe-core@4
 	PROCON_REAL_WEIGHTS="$(abspath $(REAL_WEIGHTS))" PROCON_REAL_DATA="$(abspath $(REAL_DATA))" \
 	$(BIN)/python -m pytest -m "" --durations 15
@@ -55,12 +55,17 @@ docs: $(VENV)/.dev-ready
 	$(BIN)/python docs/scripts/generate_best.py
 	$(BIN)/python docs/scripts/generate_scale.py
 
+# The pages as a site; strict: a broken link or a page without a place in the menu fails.
+docs-site: $(VENV)/.site-ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "site/index.html"
+
 # Takes the walk of docs/start/tutorial.md with real weights, fetched once, and writes it down.
 tutorial: $(VENV)/.dev-ready
 	$(BIN)/python docs/scripts/make_tutorial.py
 
 clean:
-	rm -rf $(VENV) .venvs dist demo-output
+	rm -rf $(VENV) .venvs dist site demo-output
 
 BASE_PYTHON := $(shell command -v $(PYTHON) || command -v python3)
 
@@ -79,4 +84,9 @@ $(VENV)/.run-ready: $(VENV)/.torch-ready pyproject.toml
 $(VENV)/.dev-ready: $(VENV)/.torch-ready pyproject.toml
 	@echo "installing procon and its development tools (once)"
 	$(PIP) --editable '.[dev]'
+	touch $@
+
+$(VENV)/.site-ready: $(VENV)/.torch-ready pyproject.toml
+	@echo "installing what builds the site (once)"
+	$(PIP) --editable '.[docs-site]'
 	touch $@
