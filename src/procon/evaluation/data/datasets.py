@@ -26,7 +26,7 @@ from procon.evaluation.data.published import BENCHMARKS, Benchmark
 from procon.vision.folders import list_images
 from procon.vision.images import open_image
 
-__all__ = ["BENCHMARKS", "FOLDER", "Category", "Dataset", "Sample", "open_dataset", "read_mask", "recognise"]
+__all__ = ["BENCHMARKS", "FOLDER", "Category", "Dataset", "Sample", "open_category", "open_dataset", "read_mask"]
 
 FOLDER = "folder"
 
@@ -79,6 +79,17 @@ def open_dataset(root: Path, name: str | None = None) -> Dataset:
         f"{root}: is no dataset; expected {titles}, a category with train/good and test/<kind> in it, "
         f"good/ bad/ mask/, or a folder of such categories, {content}"
     )
+
+
+def open_category(folder: Path) -> Category:
+    """The one category of labelled images in ``folder``, which must have test images."""
+    dataset = open_dataset(folder)
+    if len(dataset.categories) != 1:
+        raise ConfigError(f"{folder}: expected one part, got {', '.join(dataset.categories)}; pass one of its folders")
+    category = dataset.category(dataset.categories[0])
+    if not category.test:
+        raise ConfigError(f"{folder}: has no test images; expected test/KIND/ or bad/ with images in it")
+    return category
 
 
 def recognise(root: Path) -> Dataset | None:

@@ -29,6 +29,11 @@ class Sample:
         return self.kind != GOOD
 
 
+def with_pixels(samples: Sequence[Sample]) -> list[int]:
+    """The places of the samples whose defective pixels are known: those with a mask, and good ones."""
+    return [place for place, sample in enumerate(samples) if sample.mask is not None or not sample.defective]
+
+
 @dataclass(frozen=True)
 class Category:
     """One kind of object: good images to fit on, and test images of all kinds."""

@@ -15,7 +15,7 @@ Files are written atomically, so repeating the command continues a run that was 
 import json
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from procon.arrays import Bools, Floats, Reals
+from procon.arrays import AnyFloats, Bools, Floats, Reals
 from procon.config import Config, refuse
 from procon.errors import ConfigError
 from procon.evaluation.data.datasets import Dataset, Sample, open_dataset, read_mask
+from procon.evaluation.data.layouts import with_pixels
 from procon.evaluation.metrics import IMAGE_KEYS, PIXEL_KEYS, MetricValues, evaluate
 from procon.evaluation.runs.sweep import Sweep, VariantScores
 from procon.evaluation.runs.tokens import TokenCache
@@ -62,7 +63,7 @@ def variant_name(config: Config) -> str:
 class Raw:
     """Scores and maps of one variant on one category, as stored."""
 
-    scores: Floats  # [N]
+    scores: AnyFloats  # [N]
     maps: Floats  # [N, rows, columns]: patch scores, or pixel scores of a system without patches
     samples: tuple[Sample, ...]
     size: tuple[int, int]  # (height, width) of the pixel maps
@@ -105,22 +106,22 @@ class Raw:
 
     def load_pixels(self) -> tuple[list[int], Iterable[Floats], Iterator[Bools | None]]:
         """The images with ground truth per pixel, their maps, and their masks, which can be read once (None: good)."""
-        images = [i for i, sample in enumerate(self.samples) if sample.mask is not None or not sample.defective]
-        maps: Iterable[Floats] = PixelMaps(self, images)
+        images = with_pixels(self.samples)
+        maps: Iterable[Floats] = LazyMaps(self.pixel_map, images)
         if 4 * len(images) * self.size[0] * self.size[1] <= _MAPS_IN_RAM:
             maps = list(maps)
         return images, maps, map(self.mask, images)
 
 
 @dataclass(frozen=True)
-class PixelMaps:
-    """The pixel maps of some images, computed again each time they are read."""
+class LazyMaps:
+    """The pixel maps of some images, made again in every pass over them."""
 
-    raw: Raw
+    make_map: Callable[[int], Floats]
     images: Sequence[int]
 
     def __iter__(self) -> Iterator[Floats]:
-        return map(self.raw.pixel_map, self.images)
+        return map(self.make_map, self.images)
 
 
 class Run:
@@ -331,7 +332,7 @@ def measure_raw(raw: Raw) -> MetricValues:
 
 
 def measure_masked(
-    scores: Reals | Floats, labels: Bools, images: Sequence[int], maps: Iterable[Floats], masks: Iterable[Bools | None]
+    scores: AnyFloats, labels: Bools, images: Sequence[int], maps: Iterable[Floats], masks: Iterable[Bools | None]
 ) -> MetricValues:
     """All metrics of ``scores`` [N] and ``labels`` [N], of which only some ``images`` have ``maps`` and ``masks``."""
     image = evaluate(scores, labels)

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import ndimage
 
-from procon.arrays import Bools, Floats
-from procon.config import Config
+from procon.arrays import AnyFloats, Bools, Floats
 from procon.errors import ImageError
 from procon.evaluation.data.datasets import Sample
 from procon.evaluation.metrics import MetricValues
@@ -71,23 +70,19 @@ class ImageVerdicts:
 
 
 def judge_images(
-    raw: Raw, config: Config, maps: Iterable[Floats] = (), masks: Iterable[Bools | None] = ()
+    calibration: Calibration | None,
+    scores: AnyFloats,
+    samples: Sequence[Sample],
+    maps: Iterable[Floats] = (),
+    masks: Iterable[Bools | None] = (),
 ) -> ImageVerdicts | None:
-    """Verdicts at the rate and by the rule of ``config``; None where the threshold is unknown.
+    """Verdicts on images with ``scores`` [N]; None where the threshold is unknown.
 
-    ``maps`` and ``masks`` are those of :meth:`Raw.load_pixels`.
+    ``maps`` and ``masks`` are those of the images whose defective pixels are known.
     """
-    calibration = raw.calibrate(config)
     if calibration is None:
         return None
-    flagged = raw.scores.astype(np.float64) > calibration.threshold
-    defects, good = tally_kinds(flagged, raw.samples)
-    pixels = tally_pixels(maps, masks, calibration.pixel_threshold)
-    return ImageVerdicts(calibration, flagged, defects, good, pixels)
-
-
-def tally_kinds(flagged: Bools, samples: Sequence[Sample]) -> tuple[tuple[KindTally, ...], KindTally]:
-    """How many images of each kind of defect, and how many good ones, are ``flagged`` [N]."""
+    flagged = scores.astype(np.float64) > calibration.threshold
     defective = np.array([sample.defective for sample in samples])
     kinds = np.array([sample.kind for sample in samples])
 
@@ -95,7 +90,9 @@ def tally_kinds(flagged: Bools, samples: Sequence[Sample]) -> tuple[tuple[KindTa
         return KindTally(kind, int(chosen.sum()), int(flagged[chosen].sum()))
 
     names = dict.fromkeys(sample.kind for sample in samples if sample.defective)
-    return tuple(tally(name, defective & (kinds == name)) for name in names), tally("good", ~defective)
+    defects = tuple(tally(name, defective & (kinds == name)) for name in names)
+    pixels = tally_pixels(maps, masks, calibration.pixel_threshold)
+    return ImageVerdicts(calibration, flagged, defects, tally("good", ~defective), pixels)
 
 
 def tally_pixels(maps: Iterable[Floats], masks: Iterable[Bools | None], threshold: float) -> PixelTally | None:
@@ -131,11 +128,11 @@ def explain_unknown(run: Run, raw: Raw) -> str:
 def describe_verdicts(run: Run, category: str, variant: str) -> list[str]:
     """The threshold in force, a line for each kind of defect, the false alarms, and the regions, for a terminal."""
     raw = run.load(category, variant)
+    scored = raw.calibrate(run.base), raw.scores, raw.samples
     try:
-        _, maps, masks = raw.load_pixels()
-        verdicts = judge_images(raw, run.base, maps, masks)
+        verdicts = judge_images(*scored, *raw.load_pixels()[1:])
     except ImageError:  # a mask cannot be read
-        verdicts = judge_images(raw, run.base)
+        verdicts = judge_images(*scored)
     if verdicts is None:
         return [f"{category}: {explain_unknown(run, raw)}"]
     lines = describe_tallies(verdicts, run.measure(category, variant), raw.about.get("training", ()))
