@@ -1,5 +1,6 @@
 """Pictures of results: a heat map over the part, on one colour scale for all images of a model."""
 
+import base64
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -98,6 +99,11 @@ def paint(pixels: Bytes, heatmap: Floats, scale: ColorScale) -> Bytes:
     opacity = np.interp(level, _STOPS, _OPACITY).astype(np.float32)[:, :, None]
     color = np.stack([np.interp(level, _STOPS, _COLORS[:, channel]) for channel in range(3)], axis=2)
     return np.asarray((pixels * (1 - opacity) + color * opacity).clip(0, 255), np.uint8)
+
+
+def data_uri(image: bytes, kind: str = "jpeg") -> str:
+    """The file of a picture as an address that pages can hold."""
+    return f"data:image/{kind};base64," + base64.b64encode(image).decode()
 
 
 def erode(mask: Bools, steps: int) -> Bools:

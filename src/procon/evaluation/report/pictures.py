@@ -95,21 +95,6 @@ def paint_map(raw: Raw, index: int, scale: PeakScale, part: Bytes | None) -> Byt
     return paint(part, shrink_map(np.ascontiguousarray(heatmap, np.float32), part.shape[:2]), scale)
 
 
-def outline(mask: Bools, away: int = 0) -> str:
-    """The border of a mask [H, W], ``away`` pixels outside of it, as the ``d`` of an SVG path along pixel edges."""
-    if away:
-        mask = np.asarray(ndimage.binary_dilation(mask, iterations=away), np.bool_)
-    parts = []
-    rows = np.pad(mask, ((1, 1), (0, 0)))
-    for row, edges in enumerate(rows[1:] != rows[:-1]):
-        parts += [f"M{start} {row}H{stop}" for start, stop in _runs(edges)]
-    columns = np.pad(mask, ((0, 0), (1, 1)))
-    for column, edges in enumerate((columns[:, 1:] != columns[:, :-1]).T):
-        parts += [f"M{column} {start}V{stop}" for start, stop in _runs(edges)]
-    return "".join(parts)
-
-
-def _runs(line: Bools) -> list[tuple[int, int]]:
-    """(start, stop) of every run of True."""
-    places = np.flatnonzero(np.diff(line, prepend=False, append=False)).tolist()
-    return list(zip(places[::2], places[1::2], strict=True))
+def grow(mask: Bools, steps: int) -> Bools:
+    """A mask [H, W] with ``steps`` pixels more on every side, so that its outline does not cover a small defect."""
+    return np.asarray(ndimage.binary_dilation(mask, iterations=steps), np.bool_)
