@@ -20,7 +20,6 @@ from procon.deploy.graph import OPSET, save_onnx
 from procon.deploy.manifest import PRECISIONS, RUNTIMES, ExportedCalibration, is_exported, write_manifest
 from procon.deploy.parity import (
     TOLERANCE,
-    CheckImages,
     Difference,
     ScorePixels,
     check_images,
@@ -148,7 +147,12 @@ def export(
             "runtime": runtime,
             "precision": precision,
             **_describe_model(detector),
-            **_describe_check(chosen, difference, limits),
+            "check": {
+                "images": chosen.origin,
+                "tolerance": dict(zip(("score", "map"), limits, strict=True)),
+                "tolerance_is": "share of the median score of the images",
+                "difference": difference.to_dict(),
+            },
             "model": files[0],
             "size": {"disk_bytes": size, "constants_bytes": constants},
             **({} if cost is None else {"cost": cost.to_dict()}),
@@ -237,17 +241,6 @@ def _describe_model(detector: Detector) -> dict[str, Any]:
         "config": config.to_dict(),
         "backbone": detector.reader.extractor.backbone.identity(),
         "facts": [*detector.describe()[:3], *(lesson.describe() for lesson in detector.model.lessons)],
-    }
-
-
-def _describe_check(images: CheckImages, difference: Difference, limits: tuple[float, ...]) -> dict[str, Any]:
-    return {
-        "check": {
-            "images": images.origin,
-            "tolerance": {"score": limits[0], "map": limits[1]},
-            "tolerance_is": "share of the median score of the images",
-            "difference": difference.to_dict(),
-        }
     }
 
 

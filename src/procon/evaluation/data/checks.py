@@ -3,7 +3,7 @@
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from procon.config import PATCH, Config
 from procon.errors import ImageError
 from procon.evaluation.data.datasets import BENCHMARKS, FOLDER, Category, Dataset, recognise
 from procon.evaluation.data.layouts import find_tree
+from procon.progress import Progress, no_progress
 from procon.vision.folders import list_images, read_layout
 from procon.vision.images import open_each
 
@@ -26,9 +27,6 @@ _FORMS = {
 _SQUEEZED = 1.4  # longer sides this much beyond the shorter ones change the shape of parts visibly
 _ROW = "  {:<24} {:>7} {:>7} {:>10} {:>7}"
 
-FilesProgress = Callable[[int, int], None]
-"""Called with the number of opened files and of all files."""
-
 
 @dataclass(frozen=True)
 class FolderReport:
@@ -42,7 +40,7 @@ class FolderReport:
     advice: tuple[str, ...] = ()  # what the command sets, and why
 
 
-def check_folder(folder: Path, on_progress: FilesProgress | None = None, quick: bool = False) -> FolderReport:
+def check_folder(folder: Path, on_progress: Progress = no_progress, quick: bool = False) -> FolderReport:
     """Recognise ``folder`` and open every image and mask in it; with ``quick`` none is opened."""
     layout, dataset, tree = read_layout(folder), recognise(folder), find_tree(folder)
     if layout.name == "flat" and dataset is not None and dataset.name == FOLDER:
@@ -150,7 +148,7 @@ def _count_images(category: Category) -> tuple[int, int, int, int]:
 
 
 def _check_files(
-    categories: Sequence[Category], on_progress: FilesProgress | None, quick: bool
+    categories: Sequence[Category], on_progress: Progress, quick: bool
 ) -> tuple[Counter[tuple[int, int]], list[str]]:
     """Open every image and mask: how many images have each (height, width), and what is wrong.
 
@@ -169,8 +167,7 @@ def _check_files(
                 problems.append(str(picture))
             else:
                 shapes[path] = picture.size
-            if on_progress is not None:
-                on_progress(count + 1, len(paths))
+            on_progress("opening images", count + 1, len(paths))
     for category in categories:
         problems += _check_masks(category, shapes)
     return Counter(shapes[path] for path in images if path in shapes), problems

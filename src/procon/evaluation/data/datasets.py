@@ -3,7 +3,7 @@
 A dataset is recognised by its folder names and listed one category at a time. It is never copied or changed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from procon.arrays import Bools, Bytes
 from procon.errors import ConfigError, ImageError
-from procon.evaluation.data.layouts import Category, Sample, Tree, child_trees, find_tree, list_subfolders, list_tree
+from procon.evaluation.data.layouts import Category, Sample, child_trees, find_tree, list_category, list_subfolders
 from procon.evaluation.data.manifests import (
     REALIAD_SPLIT,
     VISA_SPLIT,
@@ -121,7 +121,7 @@ def _open_benchmark(root: Path, benchmark: Benchmark, strict: bool) -> Dataset |
         published = {n: tree for n, tree in spelled.items() if n in benchmark.categories and tree.form in forms}
         if published and not (strict and len(published) < len(trees)):
             split = "1cls, converted" if benchmark.name == "visa" else ""
-            return make_dataset(tuple(published), partial(_list_category, published), split)
+            return make_dataset(tuple(published), partial(list_category, published), split)
     return None
 
 
@@ -131,7 +131,7 @@ def _open_folder(root: Path) -> Dataset | None:
     tree = find_tree(root)
     trees = {folder.name: tree} if tree is not None else child_trees(root)
     if trees:
-        return Dataset(FOLDER, folder.name, root, tuple(trees), (), reader=partial(_list_category, trees))
+        return Dataset(FOLDER, folder.name, root, tuple(trees), (), reader=partial(list_category, trees))
     name = (folder.name,)
     if folder.name in BENCHMARKS["visa"].categories and find_visa(folder.parent, name):
         return Dataset(FOLDER, *name, folder, name, (), VISA_SPLIT, reader=partial(read_visa, folder.parent))
@@ -141,10 +141,6 @@ def _open_folder(root: Path) -> Dataset | None:
             place = replace(place, images=folder.parent)  # the size of the given folder, which may be another
             return Dataset(FOLDER, *name, folder, name, (), place.split, reader=partial(read_realiad, place))
     return None
-
-
-def _list_category(trees: Mapping[str, Tree], name: str) -> Category:
-    return list_tree(name, trees[name])
 
 
 def _describe_layout(name: str) -> str:

@@ -4,7 +4,7 @@ Folders are recognised by name alone; no file is opened.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,8 +84,9 @@ def child_trees(folder: Path) -> dict[str, Tree]:
     return {name: tree for name, tree in trees.items() if tree is not None and tree.form != "good-bad"}
 
 
-def list_tree(name: str, tree: Tree) -> Category:
-    """List the images of ``tree`` and give each defective one its mask."""
+def list_category(trees: Mapping[str, Tree], name: str) -> Category:
+    """List the images of one of ``trees`` and give each defective one its mask."""
+    tree = trees[name]
     samples: list[Sample] = []
     orphans: list[Path] = []
     for group in tree.test:

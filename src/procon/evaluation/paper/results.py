@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from procon.config import Config
@@ -38,11 +38,11 @@ class Cell:
     def format(self, compared: str) -> str:
         """Ours, followed by ``compared``, a format of ``paper`` and ``difference``, if the paper has a value."""
         if self.value is None:
-            return "" if self.paper is None else _number(self.paper)
-        ours = _number(self.value) + (f" ± {self.spread:.2f}" if self.spread is not None else "")
+            return "" if self.paper is None else show_percent(self.paper)
+        ours = show_percent(self.value) + (f" ± {self.spread:.2f}" if self.spread is not None else "")
         if self.paper is None:
             return ours
-        return ours + compared.format(paper=_number(self.paper), difference=f"{self.value - self.paper:+.2f}")
+        return ours + compared.format(paper=show_percent(self.paper), difference=f"{self.value - self.paper:+.2f}")
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,15 @@ class Result:
         ]
 
 
-def _number(value: float) -> str:
+def show_percent(value: float) -> str:
+    """A number in percent as tables print it."""
     return "n/a" if math.isnan(value) else f"{value:.2f}"
+
+
+def mean_where_defined(values: Iterable[float]) -> float:
+    """The mean of the values that are not NaN; NaN where there are none."""
+    defined = [value for value in values if not math.isnan(value)]
+    return statistics.fmean(defined) if defined else math.nan
 
 
 def row_config(base: Config, row: TableRow, seed: int = 0) -> Config:
@@ -141,8 +148,7 @@ def _means(
         for category in (name for name, value in values.items() if math.isnan(value)):
             why = measured[category].reasons.get(column, "?")
             notes.append(f"{TITLES[column]} of {category} is undefined: {why}.")
-        defined = [value for value in values.values() if not math.isnan(value)]
-        means[column] = 100 * statistics.fmean(defined) if defined else math.nan
+        means[column] = 100 * mean_where_defined(values.values())
     return means
 
 

@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from procon.errors import ImageError
 from procon.evaluation.data.datasets import Sample
-from procon.evaluation.paper.results import Result, backbone_name, fill_table, row_config
+from procon.evaluation.paper.results import Result, backbone_name, fill_table, mean_where_defined, row_config
 from procon.evaluation.paper.tables import TABLES, TITLES, build_table
 from procon.evaluation.report import page
 from procon.evaluation.report.cards import view_section
@@ -206,11 +204,7 @@ def _variants_table(run: Run, stored: Mapping[str, Sequence[str]], caption: str)
 
 def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each metric where it is defined."""
-    means = {}
-    for name in TITLES:
-        values = [values[name] for values in metrics if not np.isnan(values[name])]
-        means[name] = float(np.mean(values)) if values else float("nan")
-    return means
+    return {name: mean_where_defined(values[name] for values in metrics) for name in TITLES}
 
 
 def _paper_tables(run: Run, names: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from procon.evaluation.metrics import MetricValues
-from procon.evaluation.paper.results import Result
+from procon.evaluation.paper.results import Result, show_percent
 from procon.evaluation.paper.tables import TITLES
 from procon.evaluation.report.charts import read_style, safe_text
 
@@ -22,7 +22,7 @@ def metric_strip(metrics: MetricValues) -> str:
     parts = []
     for name, title in TITLES.items():
         why = f' title="{safe_text(metrics.reasons[name])}"' if name in metrics.reasons else ""
-        parts.append(f"<div{why}><dt>{title}</dt><dd>{_percent(metrics[name])}</dd></div>")
+        parts.append(f"<div{why}><dt>{title}</dt><dd>{show_percent(100 * metrics[name])}</dd></div>")
     return f'<dl class="strip">{"".join(parts)}</dl>'
 
 
@@ -33,8 +33,8 @@ def metrics_table(caption: str, headings: Sequence[str], rows: Sequence[MetricsR
     for name, texts, metrics in rows:
         cells = [safe_text(text) for text in texts]
         for key, highest in best.items():
-            strong = rivals and metrics[key] == highest
-            cells.append(f"<b>{_percent(metrics[key])}</b>" if strong else _percent(metrics[key]))
+            text, strong = show_percent(100 * metrics[key]), rivals and metrics[key] == highest
+            cells.append(f"<b>{text}</b>" if strong else text)
         lines.append([name, *cells])
     return html_table(caption, [*headings, *TITLES.values()], lines)
 
@@ -60,10 +60,6 @@ def html_table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[st
         f"<thead><tr>{head}</tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
-
-
-def _percent(value: float) -> str:
-    return "n/a" if math.isnan(value) else f"{100 * value:.2f}"
 
 
 def whole_page(title: str, controls: str, body: str, variants: int) -> str:

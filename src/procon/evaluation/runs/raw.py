@@ -321,7 +321,7 @@ class Run:
         work = self._work(name)
         tokens = TokenCache(work / "tokens", images, rows * columns, backbone.architecture.hidden, identity)
         if tokens.missing(backbone.layers):
-            tokens.fill(backbone, self.base, lambda done, total: on_progress("reading images", done, total))
+            tokens.fill(backbone, self.base, on_progress)
         sweep = Sweep(work / "residuals", tokens, len(category.train), backbone)
         return sweep, backbone.sha256
 
