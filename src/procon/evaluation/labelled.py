@@ -82,10 +82,12 @@ def evaluate_detector(detector: Detector, folder: str | Path, *, progress: ShowP
             on_progress("scoring", number + 1, len(category.test))
         if errors:
             raise BatchError(errors)
-        return _compare(detector, category.name, category.test, np.array(scores), Path(store))
+        return _evaluate_stored(detector, category.name, category.test, np.array(scores), Path(store))
 
 
-def _compare(detector: Detector, name: str, samples: Sequence[Sample], scores: Reals, folder: Path) -> Evaluation:
+def _evaluate_stored(
+    detector: Detector, name: str, samples: Sequence[Sample], scores: Reals, folder: Path
+) -> Evaluation:
     """The evaluation of images whose heat maps are in ``folder``."""
     masked = with_pixels(samples)
     maps = LazyMaps(lambda number: np.load(folder / f"{number}.npy", allow_pickle=False), masked)

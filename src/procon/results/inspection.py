@@ -23,7 +23,7 @@ from procon.prediction import Prediction
 from procon.results.coco import CocoFile
 from procon.results.drift import Drift, measure_drift
 from procon.results.gallery import MOST_CARDS, Card, Failure, make_card, picture_side, render_gallery
-from procon.results.remarks import remarks
+from procon.results.remarks import list_remarks
 from procon.results.score_axis import Mark
 from procon.showing.painting import color_scale, paint_prediction
 from procon.vision.folders import inspection_images
@@ -197,7 +197,7 @@ def write_findings(
 ) -> Outcome:
     """Write the files of :func:`inspect` that cover all images: as many as can be, then the first error is raised."""
     scored = [row.prediction for row in findings.rows if row.prediction is not None]
-    notes = remarks(detector.calibration, detector.describe(), scored)
+    notes = list_remarks(detector.calibration, detector.describe(), scored)
     outcome = Outcome(findings.rows, finished, find_drift(detector, findings.rows), notes)
     files: dict[Path, str] = {}
     if coco is not None and findings.regions.images:

@@ -10,7 +10,9 @@ FAR = 0.1  # p-value at or below which an image scores like few good ones
 MANY = 0.3  # share of images that far from normal, where one in ten is expected
 
 
-def remarks(calibration: CalibrationLike | None, facts: Sequence[str], predictions: Sequence[Prediction]) -> list[str]:
+def list_remarks(
+    calibration: CalibrationLike | None, facts: Sequence[str], predictions: Sequence[Prediction]
+) -> list[str]:
     """Sentences about the threshold and about all images together, the most important first.
 
     ``facts`` are those of ``describe`` of the model, which names odd training images.

@@ -18,7 +18,7 @@ class RequestError(HTTPException):
         super().__init__(status, message, dict(headers) if headers else None)
 
 
-def check_found(value: _T | None, what: str) -> _T:
+def require_existing(value: _T | None, what: str) -> _T:
     """``value``, or the refusal of a request for something that does not exist."""
     if value is None:
         raise RequestError(404, f"no such {what}")

@@ -20,7 +20,7 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(5)  # requests come first
     try:
-        (run_fit if task["kind"] == "fit" else run_lesson)(task)
+        (run_fit if task["kind"] == "fit" else run_learning)(task)
     except (ProconError, OSError) as error:
         _send(error=str(error))
         return 2
@@ -63,7 +63,7 @@ def run_fit(task: dict[str, Any]) -> None:
     detector.save(task["output"])
 
 
-def run_lesson(task: dict[str, Any]) -> tuple[int, int]:
+def run_learning(task: dict[str, Any]) -> tuple[int, int]:
     """Add images to a memory and forget others, and say how many; running this twice has the same result as once.
 
     An image that the memory already holds is not added. One that was not added as feedback is not forgotten.

@@ -28,7 +28,7 @@ class LabelledImage:
 
     path: Path
     anomalous: bool
-    look: Callable[[], tuple[str, Bools | None]]
+    read_label: Callable[[], tuple[str, Bools | None]]
     """The kind of the defect and its mask [height, width] (None: no mask). Called for anomalous images only."""
 
 
@@ -54,15 +54,15 @@ def find_files(root: Path, references: Sequence[str], labels: Path) -> list[Path
 
     ``s3://bucket/line-3/a.png`` is found as ``bucket/line-3/a.png``, ``line-3/a.png`` or ``a.png``.
     """
-    found = [_find_file(root, reference, labels) for reference in references]
-    missing = [reference for reference, path in zip(references, found, strict=True) if path is None]
+    paths = [_find_file(root, reference, labels) for reference in references]
+    missing = [reference for reference, path in zip(references, paths, strict=True) if path is None]
     if missing:
         shown = ", ".join(map(show_name, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
         raise ImageError(
             f"{show_name(labels)}: {len(missing)} of {len(references)} files are not in {show_name(root)} ({shown}); "
             "download them with their folders, and name that folder with --images"
         )
-    return [path for path in found if path is not None]
+    return [path for path in paths if path is not None]
 
 
 def _find_file(root: Path, reference: str, labels: Path) -> Path | None:
@@ -102,7 +102,7 @@ def write_category(
     training = _training_numbers(train, hold_out)
     with atomic_folder(target) as work:
         for number, image in enumerate(images):
-            label, mask = image.look() if image.anomalous else (GOOD, None)
+            label, mask = image.read_label() if image.anomalous else (GOOD, None)
             kind = _folder_name(label) if image.anomalous else GOOD
             place = f"train/{GOOD}" if number in training else f"test/{kind}"
             name = _free_name(image.path, names.setdefault(place, set()))

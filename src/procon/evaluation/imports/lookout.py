@@ -28,8 +28,8 @@ def read_lookout(manifest: Path, root: Path) -> Labels:
     mask_paths = iter(find_files(root, [reference for reference, _ in with_mask], manifest))
     images = []
     for path, (_, _, label), mask in zip(paths, labelled, masks, strict=True):
-        look = _no_mask if mask is None else partial(_read_mask, next(mask_paths), mask[1])
-        images.append(LabelledImage(path, label == ANOMALY, look))
+        read_label = _no_mask if mask is None else partial(_read_mask, next(mask_paths), mask[1])
+        images.append(LabelledImage(path, label == ANOMALY, read_label))
     return Labels(tuple(images), len(entries) - len(labelled))
 
 

@@ -8,7 +8,7 @@ import torch
 from procon.config import Config, refuse
 from procon.errors import ConfigError
 from procon.evaluation.paper.protocol import apply_protocol
-from procon.evaluation.paper.results import SPM, Result, fill_table, hardest, known_hardest, row_config
+from procon.evaluation.paper.results import SPM, Result, choose_subset, fill_table, row_config, subset_without_measuring
 from procon.evaluation.paper.tables import TABLES, Table, TableRow, build_table
 from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
 from procon.evaluation.runs.raw import Run
@@ -48,9 +48,9 @@ def reproduce(
     tables = [build_table(name, run.dataset.name) for name in _expand(names)]
     subset = tuple(categories)
     if any(table.subset for table in tables):
-        if known_hardest(run, categories) is None:
+        if subset_without_measuring(run, categories) is None:
             compute(run, {name: [row_config(run.base, SPM)] for name in categories}, True)
-        subset = hardest(run, categories)
+        subset = choose_subset(run, categories)
     needed: dict[str, list[Config]] = {name: [] for name in categories}
     for table in tables:
         for category in subset if table.subset else categories:
@@ -116,7 +116,7 @@ def bench(
 
 def protocol(run: Run, categories: Sequence[str]) -> list[str]:
     """Report which recipe survives the four phases; the four tables must have been reproduced."""
-    subset = hardest(run, categories)
+    subset = choose_subset(run, categories)
 
     def percents(table: Table, categories: Sequence[str]) -> dict[str, dict[str, float]]:
         return {

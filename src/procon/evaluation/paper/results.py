@@ -14,7 +14,7 @@ from procon.evaluation.paper.tables import (
     TITLES,
     Table,
     TableRow,
-    published,
+    printed_values,
 )
 from procon.evaluation.runs.raw import Run, variant_name
 
@@ -97,17 +97,17 @@ def row_config(base: Config, row: TableRow, seed: int = 0) -> Config:
     return replace(config, bank_seed=config.bank_seed + SEED_STEP * seed)
 
 
-def known_hardest(run: Run, categories: Sequence[str]) -> tuple[str, ...] | None:
+def subset_without_measuring(run: Run, categories: Sequence[str]) -> tuple[str, ...] | None:
     """The paper's validation subset of MVTec-AD, or all of three or fewer; None if it must be measured."""
     if run.dataset.name == "mvtec" and set(BOTTOM_3) <= set(categories):
         return BOTTOM_3
     return tuple(categories) if len(categories) <= len(BOTTOM_3) else None
 
 
-def hardest(run: Run, categories: Sequence[str]) -> tuple[str, ...]:
-    """The subset for quick studies: :func:`known_hardest`, or the three categories where SPM detects worst."""
+def choose_subset(run: Run, categories: Sequence[str]) -> tuple[str, ...]:
+    """The categories of quick studies: all, the paper's subset, or the three where SPM detects worst."""
     variant = variant_name(row_config(run.base, SPM))
-    return known_hardest(run, categories) or tuple(
+    return subset_without_measuring(run, categories) or tuple(
         sorted(categories, key=lambda name: (run.measure(name, variant)["i_auroc"], name))[: len(BOTTOM_3)]
     )
 
@@ -116,13 +116,13 @@ def fill_table(run: Run, table: Table, categories: Sequence[str], seeds: int = 1
     """Measure every row of ``table`` on ``categories``; the raw results must be there."""
     dataset, notes = run.dataset.name, list[str]()
     if table.per_category:
-        paper = {**published(table.name, dataset)}
+        paper = {**printed_values(table.name, dataset)}
         groups = [(category, table.rows[0], [category]) for category in categories]
         if len(categories) > 1:
             groups.append(("Mean", table.rows[0], list(categories)))
             paper["Mean"] = _same_categories(dataset, categories) if paper else {}
     else:
-        paper = _paper_values(run, table, categories, notes)
+        paper = _comparable_values(run, table, categories, notes)
         groups = [(row.label, row, list(categories)) for row in table.rows]
     lines = _systems(dataset) if table.name == "main" else []
     for label, row, group in groups:
@@ -164,13 +164,15 @@ def _cells(
     return cells
 
 
-def _paper_values(run: Run, table: Table, categories: Sequence[str], notes: list[str]) -> dict[str, dict[str, float]]:
+def _comparable_values(
+    run: Run, table: Table, categories: Sequence[str], notes: list[str]
+) -> dict[str, dict[str, float]]:
     """What the paper printed for the same rows on the same categories, if it did."""
     dataset = run.dataset.name
     if table.subset:
         same = dataset == "mvtec" and set(categories) == set(BOTTOM_3)
-        return published(table.name, "mvtec-bottom3") if same else {}
-    values = published(table.name, dataset)
+        return printed_values(table.name, "mvtec-bottom3") if same else {}
+    values = printed_values(table.name, dataset)
     everything = BENCHMARKS[dataset].categories if dataset in BENCHMARKS else ()
     if not values or set(categories) == set(everything):
         return values
@@ -191,7 +193,7 @@ def _paper_values(run: Run, table: Table, categories: Sequence[str], notes: list
 
 def _same_categories(dataset: str, categories: Sequence[str]) -> dict[str, float]:
     """The mean of the paper's values over ``categories``; empty if one of them is not in its tables."""
-    printed = published("per-category", dataset)
+    printed = printed_values("per-category", dataset)
     if any(category not in printed for category in categories):
         return {}
     metrics = printed[categories[0]]
@@ -201,7 +203,7 @@ def _same_categories(dataset: str, categories: Sequence[str]) -> dict[str, float
 def _systems(dataset: str) -> list[Line]:
     """Other systems of the paper's main table. Their AUPRO is that of their own papers: over regions, not pixels."""
     lines = []
-    for label, values in published("main", dataset).items():
+    for label, values in printed_values("main", dataset).items():
         if label not in ("SPM", "ProCon"):
             own = {"aupro" if name == "pauroc30" else name: value for name, value in values.items()}
             lines.append(Line(label, {name: Cell(paper=value) for name, value in own.items()}, published=True))

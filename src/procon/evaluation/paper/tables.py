@@ -210,12 +210,12 @@ TABLES = {table.name: table for table in _ALL_TABLES}
 
 
 @cache
-def _published() -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+def _load_paper() -> dict[str, dict[str, dict[str, dict[str, float]]]]:
     text = (files("procon.evaluation.paper") / "paper.json").read_text(encoding="utf-8")
     values: dict[str, dict[str, dict[str, dict[str, float]]]] = json.loads(text)
     return values
 
 
-def published(table: str, dataset: str) -> dict[str, dict[str, float]]:
+def printed_values(table: str, dataset: str) -> dict[str, dict[str, float]]:
     """What the paper printed, in percent: label -> metric -> value; its "AUPRO" is ``pauroc30``, "PRO" ``pro200``."""
-    return _published().get(table, {}).get(dataset, {})
+    return _load_paper().get(table, {}).get(dataset, {})

@@ -16,7 +16,7 @@ from procon.evaluation.report.cases import choose_examples
 from procon.evaluation.report.charts import make_standalone
 from procon.evaluation.report.lineup import layer_variants, main_variant, paper_columns, title_of, variant_titles
 from procon.evaluation.report.pictures import color_map, load_input, load_mask
-from procon.evaluation.report.views import normal_patches, open_view
+from procon.evaluation.report.views import good_patch_scores, open_view
 from procon.evaluation.runs.raw import Raw, Run
 from procon.files import atomic_path, atomic_text
 from procon.progress import Progress
@@ -95,7 +95,7 @@ def _describe_choice(indices: Sequence[int] | None) -> str:
 def _column(run: Run, category: str, title: str, variant: str) -> _Column:
     raw = run.load(category, variant)
     peak = max(float(raw.pixel_map(index).max()) for index in range(len(raw.scores)))
-    return _Column(title, raw, (float(np.median(normal_patches(raw))), peak))
+    return _Column(title, raw, (float(np.median(good_patch_scores(raw))), peak))
 
 
 def _grid(title: str, note: str, columns: Sequence[_Column], indices: Sequence[int] | None, side: int) -> Image.Image:
@@ -181,7 +181,7 @@ def write_figures(
             with atomic_path(written[-1]) as temporary:
                 picture.save(temporary, "PNG", optimize=True)
         about = f"{place_name(run, category)}, {title_of(main, variant_titles(run))}"
-        if main in run.stored().get(category, ()):
+        if main in run.list_variants().get(category, ()):
             for name, chart in open_view(run, category, main).draw_charts().items():
                 with atomic_text(target / f"{name}.svg") as stream:
                     stream.write(make_standalone(chart, about))

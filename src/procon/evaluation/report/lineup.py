@@ -13,7 +13,7 @@ from procon.errors import ConfigError, ImageError
 from procon.evaluation.data.datasets import BENCHMARKS, Category, Dataset
 from procon.evaluation.metrics import PIXEL_KEYS, MetricValues, evaluate
 from procon.evaluation.paper.tables import HARD_RECIPE, SPM_RECIPE, final_point
-from procon.evaluation.runs.raw import SHARED, Run, base_of, variant_name
+from procon.evaluation.runs.raw import SHARED, Run, base_config, variant_name
 
 DRAWN_VARIANTS = 4  # of ours, with pictures and curves, at most; all are in the tables
 
@@ -33,7 +33,7 @@ def open_run(folder: Path) -> Run:
     title = BENCHMARKS[name].title if name in BENCHMARKS else root.name
     stored = sorted(path.name for path in (folder / "raw").glob("*") if path.is_dir())
     dataset = Dataset(name, title, root, tuple(stored), (), reader=refuse_category)
-    return Run(folder, dataset, base_of(document))
+    return Run(folder, dataset, base_config(document))
 
 
 def load_metrics(run: Run, category: str, variant: str) -> MetricValues:
@@ -65,7 +65,7 @@ def operating_points(run: Run) -> list[dict[str, Any]]:
 
 def paper_columns(run: Run, categories: Sequence[str]) -> dict[str, str]:
     """Hard NN, SPM and ProCon as far as they are stored, at the operating point of which most are."""
-    stored = run.stored()
+    stored = run.list_variants()
     names = {variant for category in categories for variant in stored.get(category, ())}
     columns = [paper_variants(run, point) for point in operating_points(run)]
     present = [{title: name for title, name in column.items() if name in names} for column in columns]
@@ -74,7 +74,7 @@ def paper_columns(run: Run, categories: Sequence[str]) -> dict[str, str]:
 
 def main_variant(run: Run, wanted: str | None = None) -> str:
     """The variant that is shown first: the wanted one, or the paper's recipe, or the first one stored."""
-    names = sorted({variant for variants in run.stored().values() for variant in variants})
+    names = sorted({variant for variants in run.list_variants().values() for variant in variants})
     if not names:
         raise ConfigError(f"{run.folder}: holds no results yet; make some with procon bench or procon reproduce")
     if wanted is not None:
@@ -90,7 +90,7 @@ def choose_variants(run: Run, wanted: str | None = None) -> dict[str, str]:
 
     At most :data:`DRAWN_VARIANTS` of ours, and all that other systems wrote.
     """
-    stored, others = run.stored(), name_other_systems(run)
+    stored, others = run.list_variants(), name_other_systems(run)
     names = sorted({variant for variants in stored.values() for variant in variants} - others.keys())
     order = [main_variant(run, wanted), *reversed(paper_columns(run, list(stored)).values())]
     if len(names) <= DRAWN_VARIANTS:
@@ -111,8 +111,8 @@ def variant_titles(run: Run) -> dict[str, str]:
 
 def name_other_systems(run: Run) -> dict[str, str]:
     """Results that another system wrote into the run: variant -> its name, with its backbone if two have that name."""
-    stored = {variant: category for category, variants in run.stored().items() for variant in variants}
-    abouts = {variant: run.about(category, variant) for variant, category in sorted(stored.items())}
+    stored = {variant: category for category, variants in run.list_variants().items() for variant in variants}
+    abouts = {variant: run.load_about(category, variant) for variant, category in sorted(stored.items())}
     systems = {variant: str(about.get("system", "procon")) for variant, about in abouts.items()}
     counts = Counter(systems.values())
     return {
@@ -134,7 +134,7 @@ def layer_variants(run: Run, category: str, variant: str | None = None) -> dict[
 
     By default of the paper's recipe at the operating point whose single layers are stored.
     """
-    stored = run.stored().get(category, [])
+    stored = run.list_variants().get(category, [])
     recipes = [paper_variants(run, point)["ProCon"] for point in operating_points(run)]
     for name in [variant] if variant is not None else [recipe for recipe in recipes if recipe in stored]:
         config = Config.from_dict(run.load(category, name).about["config"])

@@ -131,7 +131,7 @@ def open_view(run: Run, category: str, variant: str) -> View:
     )
 
 
-def normal_patches(raw: Raw) -> Floats:
+def good_patch_scores(raw: Raw) -> Floats:
     """The patch scores of good images; of all images where none is good."""
     labels = np.array(raw.labels)
     return raw.maps if labels.all() else raw.maps[~labels]
@@ -139,7 +139,7 @@ def normal_patches(raw: Raw) -> Floats:
 
 def _normal_values(raw: Raw, good: NDArray[np.int64], edges: NDArray[np.float64]) -> tuple[float, float]:
     """The median and the limit of normal values; ``good`` counts the pixels of good images between ``edges``."""
-    patches = normal_patches(raw)
+    patches = good_patch_scores(raw)
     typical = float(np.median(patches))
     if not good.sum():
         return typical, float(np.quantile(patches, _QUANTILE))

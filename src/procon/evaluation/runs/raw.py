@@ -153,7 +153,7 @@ class Run:
         if stored is None:
             raise ConfigError(f"{folder}: holds no run (no run.json); make one with procon bench or procon reproduce")
         dataset = open_dataset(Path(stored["root"]), stored["dataset"])
-        return cls(folder, dataset, base_of(stored))
+        return cls(folder, dataset, base_config(stored))
 
     def use_threshold(self, config: Config) -> None:
         """Compute thresholds at the rate and by the rule of ``config`` from now on; ``run.json`` says so."""
@@ -181,7 +181,7 @@ class Run:
         with np.load(path, allow_pickle=False) as stored:
             return "good" in stored
 
-    def stored(self) -> dict[str, list[str]]:
+    def list_variants(self) -> dict[str, list[str]]:
         """The variants that are there, by category."""
         variants: dict[str, list[str]] = {}
         for path in sorted((self.folder / "raw").glob("*/*.npz")):
@@ -203,7 +203,7 @@ class Run:
                 arrays["good"] = scored.good
             np.savez(stream, **arrays)
 
-    def about(self, category: str, variant: str) -> dict[str, Any]:
+    def load_about(self, category: str, variant: str) -> dict[str, Any]:
         """What was recorded with raw results, without reading them."""
         with np.load(self.raw_path(category, variant), allow_pickle=False) as stored:
             document: dict[str, Any] = json.loads(bytes(stored["about"]))
@@ -342,7 +342,7 @@ def measure_masked(
     return MetricValues({key: source[key] for key, source in sources.items()}, reasons)
 
 
-def base_of(document: Mapping[str, Any]) -> Config:
+def base_config(document: Mapping[str, Any]) -> Config:
     """The settings that ``run.json`` holds."""
     return Config.from_dict({**document["settings"], **document.get("threshold", {})})
 

@@ -19,7 +19,7 @@ OnLearned = Callable[[str, list[StoreRow]], Awaitable[None]]
 """Called with a model and the feedback that its memory now contains."""
 
 
-class Lessons:
+class Learning:
     """Changes of memories that wait in the store."""
 
     def __init__(self, settings: Settings, store: Store, models: Models, on_learned: OnLearned) -> None:
@@ -29,7 +29,7 @@ class Lessons:
         """The models with feedback to learn or to forget."""
         return {row["model"] for state in ("pending", "forgetting") for row in self._store.feedback_in(state)}
 
-    async def teach(
+    async def apply(
         self, model: str, training: Path, result: Path, run: Callable[[dict[str, Any]], Awaitable[None]]
     ) -> bool:
         """Apply the waiting feedback of ``model`` in a process that ``run`` starts.
