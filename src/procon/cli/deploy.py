@@ -122,7 +122,7 @@ def watch(
         raise ConfigError("results must go somewhere: give --csv FILE, --webhook URL or --mqtt URL")
 
     def say(text: str) -> None:
-        with suppress(OSError):  # nobody reads the log any more; scoring and delivery go on
+        with suppress(OSError):  # the terminal is gone; scoring and delivery go on
             echo(text, err=True)
 
     arrivals = Camera(source) if is_camera(source) else Folder(Path(source), settle)

@@ -1,4 +1,4 @@
-"""What an export costs in the metrics, on labelled images."""
+"""How much an export changes the metrics, measured on labelled images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class MetricCost:
     verdicts: int | None  # images whose verdict changes; None without a threshold
 
     def table(self) -> str:
-        """For people."""
+        """A table for people."""
         lines = [f"{f'{self.images} test images':<18}  {'original':>8}  {'exported':>8}  {'change':>7}"]
         for key in self.original:
             before, after = 100 * self.original[key], 100 * self.exported[key]

@@ -1,6 +1,6 @@
 """The backbone as an ONNX graph: DINOv2 from normalised pixels to the tokens of some blocks.
 
-What can be folded into a weight is folded: the scale of the attention, LayerScale. Rounding apart, tokens are the same.
+The scale of the attention and LayerScale are folded into the weights. Tokens are the same, except for rounding.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A fitted detector judged on a folder of labelled images: what the threshold finds, then how well scores separate."""
+"""Evaluate a fitted detector on a folder of labelled images: verdicts at its threshold, then the metrics."""
 
 import html
 import math
@@ -25,7 +25,7 @@ LONGEST = 1024  # pixels: larger heat maps and masks are compared at this size
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a detector makes of labelled images."""
+    """The verdicts and metrics of a detector on labelled images."""
 
     name: str  # of the part
     verdicts: ImageVerdicts | None  # at the threshold of the model, by kind of defect; None where it has none
@@ -47,7 +47,7 @@ class Evaluation:
         return self.verdicts.defective - self.verdicts.found if self.verdicts else None
 
     def describe(self) -> list[str]:
-        """Counts by kind of defect, false alarms, regions, and then the metrics, in lines for people."""
+        """Lines for people: counts by kind of defect, false alarms, regions, then the metrics."""
         lines = ["no threshold: fit on more images to get verdicts"]
         if self.verdicts is not None:
             lines = describe_tallies(self.verdicts, self.metrics)
@@ -88,7 +88,7 @@ def evaluate_detector(detector: Detector, folder: str | Path, *, progress: ShowP
 def _evaluate_stored(
     detector: Detector, name: str, samples: Sequence[Sample], scores: Reals, folder: Path
 ) -> Evaluation:
-    """The evaluation of images whose heat maps are in ``folder``."""
+    """Evaluate images whose heat maps are in ``folder``."""
     masked = with_pixels(samples)
     maps = LazyMaps(lambda number: np.load(folder / f"{number}.npy", allow_pickle=False), masked)
     masks = [_mask(samples[number], values) for number, values in zip(masked, maps, strict=True)]

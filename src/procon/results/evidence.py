@@ -1,4 +1,4 @@
-"""One picture that says why a part was flagged: the patch, and the normal patches it was compared with."""
+"""One picture that shows why a part was flagged: the patch, and the normal patches it was compared with."""
 
 from pathlib import Path
 
@@ -169,7 +169,7 @@ def _block_name(layer: LayerEvidence) -> str:
 
 
 def _draw_lesson(sheet: Sheet, at: Point, detector: Detector, evidence: LessonEvidence) -> int:
-    """The marked defect that raised the score, in its surroundings, and what decided."""
+    """The marked defect that raised the score, in its surroundings, and why."""
     sheet.draw.line((at[0], at[1], sheet.width - _MARGIN, at[1]), LINE, 2)
     y = sheet.text((at[0], at[1] + 16), "The marked defect that decided", 20) + 10
     lesson = next(lesson for lesson in detector.model.lessons if lesson.name == evidence.lesson)

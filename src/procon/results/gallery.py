@@ -1,4 +1,4 @@
-"""One self-contained HTML page of results that loads nothing from elsewhere: it opens from a mail attachment."""
+"""One self-contained HTML page of results that loads nothing else, so it can be mailed."""
 
 import base64
 import hashlib
@@ -27,14 +27,14 @@ from procon.vision.pictures import jpeg, shrink, shrink_map
 MOST_CARDS = 2000
 _PICTURE, _LEAST_PICTURE = 448, 160  # pixels; of a square picture on a page of few and of many images
 _FEW = 200  # images up to which pictures have the full size
-_LONG = 2.0  # longer side by shorter side from which an image has a row of its own
+_LONG = 2.0  # images with sides in this ratio, or a larger one, get their own row
 _HIGHEST, _STEPS = 2.5, 50  # the map of a card: levels up to this, in so many steps
 _STATIC = Path(__file__).parent / "static"
 
 
 @dataclass(frozen=True)
 class Wording:
-    """What a page of images calls them and their scores."""
+    """The words that a page uses for its images and their scores."""
 
     noun: str = "image"
     flagged: str = "anomalous"

@@ -1,4 +1,4 @@
-"""Responses made from models, predictions and rows of the store."""
+"""Make responses from models, predictions and rows of the store."""
 
 import base64
 import io

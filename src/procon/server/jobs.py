@@ -78,7 +78,7 @@ class Jobs:
         self._notify()
 
     def check_free(self, model: str, replace: bool) -> None:
-        """Refuse a fit whose name is taken, or one job too many."""
+        """Refuse a fit if its name is taken or if too many jobs are waiting."""
         if self._models.is_exported(model):
             raise RequestError(409, f"there is an exported model called {model}; choose another name")
         if self._models.path(model).exists() and not replace:
@@ -104,7 +104,7 @@ class Jobs:
         self._notify()
 
     def progress(self, number: int) -> JobProgress:
-        """How far a job is."""
+        """The progress of a job."""
         return self._process.progress if self._running == number else JobProgress()
 
     def _notify(self) -> None:
@@ -116,7 +116,7 @@ class Jobs:
     # ------------------------------------------------------------------------------------------------------ running
 
     def start(self) -> None:
-        """Resume what an earlier server left, and start the loop."""
+        """Resume the jobs of an earlier server, and start the loop."""
         self._sweep()  # only now: later, images may be arriving for a job that does not exist yet
         self._event_loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._loop())
@@ -134,7 +134,7 @@ class Jobs:
                 await self._task
 
     def _recover(self) -> None:
-        """Resume what was running, and queue the feedback that waits."""
+        """Resume the jobs that were running, and queue the feedback that waits."""
         self._work.mkdir(parents=True, exist_ok=True)
         for job in self._store.jobs(limit=1000, states=("running", "finishing")):
             self._resume(job)
@@ -174,7 +174,7 @@ class Jobs:
             shutil.rmtree(self._training / folder, ignore_errors=True)
 
     async def _loop(self) -> None:
-        """Work, and begin again after an error of the store or of the disk."""
+        """Run the jobs; after an error of the store or of the disk, start again."""
         seconds = _RETRY_SECONDS
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Predictions and detectors as a person looks at them in Python: pictures, plots and the cards of notebooks."""
+"""Show predictions and detectors in Python: pictures, plots and the cards of notebooks."""
 
 import html
 import io

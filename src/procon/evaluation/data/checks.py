@@ -1,4 +1,4 @@
-"""What a folder holds and what is wrong with it, before any work starts."""
+"""Check a folder before any work starts: what it holds, and what is wrong with it."""
 
 import math
 import shlex
@@ -16,7 +16,7 @@ from procon.progress import Progress, no_progress
 from procon.vision.folders import list_images, read_layout
 from procon.vision.images import open_each
 
-# What each form is called, and the name of its training folder.
+# The description of each form, and the name of its training folder.
 _FORMS = {
     "flat": ("a flat folder of good images", "good"),
     "mvtec": ("an MVTec tree (train/good, test/<kind>, ground_truth/<kind>)", "train/good"),
@@ -41,7 +41,7 @@ class FolderReport:
 
 
 def check_folder(folder: Path, on_progress: Progress = no_progress, quick: bool = False) -> FolderReport:
-    """Recognise ``folder`` and open every image and mask in it; with ``quick`` none is opened."""
+    """Recognise ``folder`` and open every image and mask in it; with ``quick``, open none."""
     layout, dataset, tree = read_layout(folder), recognise(folder), find_tree(folder)
     if layout.name == "flat" and dataset is not None and dataset.name == FOLDER:
         dataset = None  # the images in the folder itself count, as for procon fit, and not those of its subfolders
@@ -74,7 +74,7 @@ def check_folder(folder: Path, on_progress: Progress = no_progress, quick: bool 
 
 
 def _keep_proportions(sizes: Counter[tuple[int, int]], next_step: str) -> tuple[str, tuple[str, ...]]:
-    """Flags that keep images from being squeezed into the default square, and a sentence that says why."""
+    """Flags that keep the proportions of images that are far from square, and a sentence that says why."""
     ratios = [width / height for height, width in sizes]
     if not ratios or max(*ratios, *(1 / ratio for ratio in ratios), 1) <= _SQUEEZED:
         return "", ()
@@ -114,7 +114,7 @@ def _describe_category(folder: Path, category: Category, form: str, train: str) 
 
 
 def _describe_dataset(dataset: Dataset, categories: Sequence[Category]) -> tuple[str, list[str], list[str], str]:
-    """Heading, a table line per category, problems, and the next command; of a published set also what is missing."""
+    """Heading, a table line per category, problems, and the next command; for a published set also what is missing."""
     rows = [_count_images(category) for category in categories]
     lines = [_ROW.format("category", "train", "good", "defective", "masks")]
     lines += [_ROW.format(category.name, *row) for category, row in zip(categories, rows, strict=True)]

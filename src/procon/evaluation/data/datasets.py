@@ -93,13 +93,13 @@ def open_category(folder: Path) -> Category:
 
 
 def recognise(root: Path) -> Dataset | None:
-    """The dataset in the folder ``root``, None if it is none, an error if a published one is incomplete."""
+    """The dataset in the folder ``root``; None if there is none, an error if a published one is incomplete."""
     published = (_open_benchmark(root, benchmark, strict=True) for benchmark in BENCHMARKS.values())
     return next((dataset for dataset in published if dataset is not None), None) or _open_folder(root)
 
 
 def _open_benchmark(root: Path, benchmark: Benchmark, strict: bool) -> Dataset | None:
-    """``benchmark`` in ``root`` or None; with ``strict``, a category of any other name rules it out."""
+    """The dataset of ``benchmark`` in ``root``, or None; with ``strict``, None too if there are other categories."""
 
     def make_dataset(present: tuple[str, ...], reader: Callable[[str], Category], split: str) -> Dataset:
         ordered = tuple(name for name in benchmark.categories if name in present)
@@ -126,7 +126,7 @@ def _open_benchmark(root: Path, benchmark: Benchmark, strict: bool) -> Dataset |
 
 
 def _open_folder(root: Path) -> Dataset | None:
-    """One category or several that are no published set, or one of VisA or Real-IAD without the rest of the set."""
+    """One or several categories that are no published set; also a single category of VisA or Real-IAD."""
     folder = root.resolve()
     tree = find_tree(root)
     trees = {folder.name: tree} if tree is not None else child_trees(root)

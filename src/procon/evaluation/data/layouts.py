@@ -1,4 +1,4 @@
-"""The folder trees datasets come in: where a category keeps its images, and which mask belongs to which image.
+"""The folder layouts of datasets: where a category keeps its images, and which mask belongs to which image.
 
 Folders are recognised by name alone; no file is opened.
 """
@@ -127,7 +127,7 @@ def list_subfolders(folder: Path) -> list[Path]:
 
 
 def _list_groups(folder: Path, good: str) -> tuple[Group, ...]:
-    """A group per folder in test; a folder in ground_truth alone makes one too, so that its masks are not lost."""
+    """A group per folder in test, and per folder that exists only in ground_truth, so that its masks are not lost."""
     test, truth = folder / "test", folder / "ground_truth"
     kinds = {child.name for top in (test, truth) if top.is_dir() for child in list_subfolders(top)}
     return tuple(

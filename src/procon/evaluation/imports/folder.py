@@ -1,4 +1,4 @@
-"""Labelled images of other tools become a folder: train/good, test/<kind> and ground_truth/<kind>."""
+"""Write the labelled images of another tool as a folder: train/good, test/<kind> and ground_truth/<kind>."""
 
 import os
 import re
@@ -34,7 +34,7 @@ class LabelledImage:
 
 @dataclass(frozen=True)
 class Labels:
-    """What a file of labels lists."""
+    """The images that a file of labels lists."""
 
     images: tuple[LabelledImage, ...]
     unlabelled: int = 0  # images without a label, which are left out
@@ -42,15 +42,15 @@ class Labels:
 
 @dataclass
 class ImportedFolder:
-    """What was written."""
+    """The folder that was written, with the number of its images and masks."""
 
     folder: Path
     images: Counter[str] = field(default_factory=Counter)  # by folder, such as train/good or test/scratch
-    masks: Counter[str] = field(default_factory=Counter)  # likewise, such as ground_truth/scratch
+    masks: Counter[str] = field(default_factory=Counter)  # by folder, such as ground_truth/scratch
 
 
 def find_files(root: Path, references: Sequence[str], labels: Path) -> list[Path]:
-    """The files below ``root`` that ``labels`` refers to: each by the longest end of its path that exists there.
+    """The files below ``root`` that ``labels`` refers to. Of each path, the longest end that exists there is used.
 
     ``s3://bucket/line-3/a.png`` is found as ``bucket/line-3/a.png``, ``line-3/a.png`` or ``a.png``.
     """
@@ -82,7 +82,7 @@ def write_category(
     link: bool = False,
     on_progress: Progress,
 ) -> ImportedFolder:
-    """Write the images to ``target``, all or nothing.
+    """Write the images to ``target``; if anything fails, nothing is written.
 
     Good images of ``train`` go to train/good, those of ``test`` to test/good, anomalous ones of both to test/<kind>.
     ``hold_out`` is the share of the good images of ``train`` that go to test/good instead, evenly spaced. ``link``
@@ -118,7 +118,7 @@ def write_category(
 
 
 def _training_numbers(train: Labels, hold_out: float) -> set[int]:
-    """The good images of ``train`` without those that are held out, evenly spaced."""
+    """The numbers of the good images of ``train``, without those that are held out, which are evenly spaced."""
     good = [number for number, image in enumerate(train.images) if not image.anomalous]
     return {number for place, number in enumerate(good) if int((place + 1) * hold_out) == int(place * hold_out)}
 

@@ -34,7 +34,7 @@ def read_lookout(manifest: Path, root: Path) -> Labels:
 
 
 def _read_lines(manifest: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Every entry with its place, for errors."""
+    """Every entry, with the place that errors name."""
     entries = []
     try:
         lines = manifest.read_text(encoding="utf-8-sig").splitlines()
@@ -99,7 +99,7 @@ def _no_mask() -> tuple[str, None]:
 
 
 def _read_mask(path: Path, colors: dict[str, tuple[int, int, int]]) -> tuple[str, Bools | None]:
-    """The class with the most pixels, and where any class but the background is."""
+    """The class with the most pixels, and the pixels of all classes but the background."""
     pixels = open_image(path).rgb8()
     areas = {name: (pixels == np.array(color, np.uint8)).all(axis=2) for name, color in colors.items()}
     unknown = ~np.logical_or.reduce(list(areas.values()))

@@ -20,11 +20,11 @@ NAMES = (*TABLES, PROTOCOL)
 _PHASES = ("single-layer", "fusion", "pools", "promotion")
 
 Compute = Callable[[Run, dict[str, list[Config]], bool], None]
-"""Makes the raw results of the variants needed, by category, and keeps the tokens if told to."""
+"""Makes the raw results of the given variants, by category; the last argument says whether to keep the tokens."""
 
 
 def choose_categories(folder: Path, categories: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """The wanted ones among the ``categories`` of a folder, in their order; all of them by default."""
+    """Those of the ``categories`` of a folder that are ``wanted``, in their order; by default all."""
     unknown = [name for name in wanted or () if name not in categories]
     if unknown:
         raise ConfigError(f"{folder}: categories must be among {', '.join(categories)}, got {', '.join(unknown)}")
@@ -41,7 +41,7 @@ def reproduce(
     seeds: int = 1,
     keep_work: bool = False,
 ) -> list[Result]:
-    """The tables ``names``: ``compute`` makes the raw results that are missing, then all are measured."""
+    """Make the tables ``names``: ``compute`` makes the missing raw results, then every row is measured."""
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         raise ConfigError(f"the table must be one of {', '.join(NAMES)}, got {', '.join(unknown)}")
@@ -98,7 +98,7 @@ def bench(
     seeds: int = 1,
     keep_work: bool = False,
 ) -> Result:
-    """One variant on every category: a line for each and their mean; ``compute`` makes the raw results."""
+    """Measure one variant on every category: a line for each and their mean; ``compute`` makes the raw results."""
     refuse(variant, "bench")
     if run.verdicts:
         run.use_threshold(variant)

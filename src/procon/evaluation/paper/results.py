@@ -1,4 +1,4 @@
-"""Tables with numbers: ours from the raw results of a run, and the paper's where they are comparable."""
+"""Fill the tables: our numbers from the raw results of a run, next to the paper's where they are comparable."""
 
 import math
 import statistics
@@ -167,7 +167,7 @@ def _cells(
 def _comparable_values(
     run: Run, table: Table, categories: Sequence[str], notes: list[str]
 ) -> dict[str, dict[str, float]]:
-    """What the paper printed for the same rows on the same categories, if it did."""
+    """The paper's values for the same rows on the same categories, where it prints them."""
     dataset = run.dataset.name
     if table.subset:
         same = dataset == "mvtec" and set(categories) == set(BOTTOM_3)
@@ -233,6 +233,6 @@ def _notes(run: Run, table: Table, lines: Sequence[Line], seeds: int) -> list[st
 
 
 def backbone_name(config: Config) -> str:
-    """What to call the backbone in a note: its name and, where given, the weights file."""
+    """The name of the backbone for notes, with the weights file where one is given."""
     source = f" ({config.weights.replace(chr(92), '/').rsplit('/', 1)[-1]})" if config.weights else ""
     return f"{config.backbone}{source}"

@@ -34,7 +34,7 @@ def view_section(view: View, title: str, variant: str, allowance: int, more: str
         ),
         (
             "Least visible regions",
-            "Regions of the ground truth that the map covers last, the worst first; the one that is meant is white. "
+            "Regions of the ground truth with the lowest map values, lowest first; the region of the card is white. "
             f"Regions below {SMALLEST} pixels are left out.",
             hidden_regions(view, _MOST_CASES // 2),
         ),
@@ -55,7 +55,7 @@ def view_section(view: View, title: str, variant: str, allowance: int, more: str
 
 
 def _verdict_table(view: View) -> str:
-    """Found and missed defects by kind and the false alarms, at the threshold of the model; then what it rests on."""
+    """Defects found and missed, by kind, and false alarms at the threshold of the model; then notes about it."""
     if view.verdicts is None:
         return f'<p class="warn">{safe_text(view.unknown)}</p>'
     good, defects, calibration = view.verdicts.good, list(view.verdicts.defects), view.verdicts.calibration
@@ -96,7 +96,7 @@ def _judged(view: View, errors: str, *, defective: bool) -> str:
 
 
 def _verdict(view: View, index: int) -> str:
-    """What the threshold of the model makes of an image; if it is unknown, what the best F1 does."""
+    """The verdict at the threshold of the model; if that is unknown, at the best F1."""
     defective, chosen = view.raw.labels[index], ""
     if view.verdicts is not None:
         wrong = bool(view.verdicts.flagged[index]) != defective
@@ -148,7 +148,7 @@ def _make_card(view: View, case: Case) -> str:
 
 
 def _outlines(view: View, case: Case) -> str:
-    """SVG of the ground truth to lay over a picture; the region of the case is drawn stronger."""
+    """The outline of the ground truth as SVG, to lay over a picture; the region of the case is white."""
     size = view.raw.size
     mask = view.masks.get(case.index)
     if mask is None:

@@ -1,4 +1,4 @@
-"""Histograms and curves as SVG, without a drawing library: for a page, or as files of their own."""
+"""Histograms and curves as SVG, without a drawing library: for a page, or as separate files."""
 
 import html
 import math
@@ -15,7 +15,7 @@ WIDTH, HEIGHT = 360, 270
 LEFT, RIGHT, TOP, BOTTOM = 46, 348, 48, 226  # of the frame that values are drawn in
 _BARS = 32
 _STATIC = Path(__file__).parent / "static"
-_HEAD = 18  # above a chart that is a file of its own
+_HEAD = 18  # pixels above a chart in a separate file
 _UNREADABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 

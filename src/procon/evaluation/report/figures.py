@@ -50,9 +50,9 @@ def qualitative_grid(
 ) -> Image.Image:
     """Input, ground truth and the map of each variant; a row for each example.
 
-    ``variants`` are columns as title -> variant name, by default hard NN, SPM and ProCon as far as they are stored.
-    ``indices`` are test images, by default evenly spaced by score, so that the choice is no one's. Each column has a
-    scale of its own, because distances in different memories are not comparable.
+    ``variants`` are columns as title -> variant name; by default those of hard NN, SPM and ProCon that are stored.
+    ``indices`` are test images; by default they are evenly spaced by score, so that nobody picks them. Each column has
+    its own scale, because distances in different memories are not comparable.
     """
     columns = variants or paper_columns(run, [category])
     if not columns:
@@ -84,7 +84,7 @@ def layer_maps(
 
 
 def place_name(run: Run, category: str) -> str:
-    """Dataset and category, once where they are the same."""
+    """The names of dataset and category; one name where they are equal."""
     return category if run.dataset.title == category else f"{run.dataset.title}, {category}"
 
 

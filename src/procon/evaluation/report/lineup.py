@@ -1,4 +1,4 @@
-"""Which variants of a run are shown, in which order, under which names; and a run whose images are gone."""
+"""The variants of a run that are shown, their order and their names; also for a run whose images are gone."""
 
 import json
 import shlex
@@ -64,7 +64,7 @@ def operating_points(run: Run) -> list[dict[str, Any]]:
 
 
 def paper_columns(run: Run, categories: Sequence[str]) -> dict[str, str]:
-    """Hard NN, SPM and ProCon as far as they are stored, at the operating point of which most are."""
+    """The stored ones of hard NN, SPM and ProCon, at the operating point for which most are stored."""
     stored = run.list_variants()
     names = {variant for category in categories for variant in stored.get(category, ())}
     columns = [paper_variants(run, point) for point in operating_points(run)]
@@ -73,7 +73,7 @@ def paper_columns(run: Run, categories: Sequence[str]) -> dict[str, str]:
 
 
 def main_variant(run: Run, wanted: str | None = None) -> str:
-    """The variant that is shown first: the wanted one, or the paper's recipe, or the first one stored."""
+    """The variant that is shown first: ``wanted``, else the paper's recipe, else the first that is stored."""
     names = sorted({variant for variants in run.list_variants().values() for variant in variants})
     if not names:
         raise ConfigError(f"{run.folder}: holds no results yet; make some with procon bench or procon reproduce")
@@ -100,7 +100,7 @@ def choose_variants(run: Run, wanted: str | None = None) -> dict[str, str]:
 
 
 def variant_titles(run: Run) -> dict[str, str]:
-    """Variants with a name of their own: ``ProCon (1 %, B = 5)``, and results that another system wrote."""
+    """The variants that have a title, such as ``ProCon (1 %, B = 5)``, and the results of other systems."""
     titles = name_other_systems(run)
     for point in operating_points(run):
         for title, variant in paper_variants(run, point).items():
@@ -123,7 +123,7 @@ def name_other_systems(run: Run) -> dict[str, str]:
 
 
 def title_of(variant: str, titles: Mapping[str, str]) -> str:
-    """What to call a variant: its title among ``titles``, or how it differs from the paper's recipe."""
+    """The title of a variant among ``titles``, else its differences from the paper's recipe."""
     if variant in titles:
         return titles[variant]
     return "the paper's recipe" if variant == "default" else variant.replace("+", ", ")

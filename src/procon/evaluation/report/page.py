@@ -27,7 +27,7 @@ def metric_strip(metrics: MetricValues) -> str:
 
 
 def metrics_table(caption: str, headings: Sequence[str], rows: Sequence[MetricsRow], *, rivals: bool) -> str:
-    """A table of metrics in percent after the columns ``headings``; the best of rivals are strong."""
+    """A table of metrics in percent after the columns ``headings``; with ``rivals``, the best of a column is bold."""
     best = {name: max((m[name] for *_, m in rows if not math.isnan(m[name])), default=math.nan) for name in TITLES}
     lines = []
     for name, texts, metrics in rows:
@@ -40,13 +40,13 @@ def metrics_table(caption: str, headings: Sequence[str], rows: Sequence[MetricsR
 
 
 def result_table(result: Result, notes: Sequence[str]) -> str:
-    """A table of the paper: ours, and below it the paper's value and the difference; then ``notes``."""
+    """A table of the paper: our value, and below it the paper's and the difference; then ``notes``."""
     rows = result.rows(" *", "<small>paper {paper}, {difference}</small>", escape=safe_text)
     return html_table(result.title, result.headings(), rows) + note_list(notes)
 
 
 def note_list(notes: Sequence[str]) -> str:
-    """Small print; nothing where there is none."""
+    """Notes below a table; empty where there are none."""
     return f'<ul class="notes">{"".join(f"<li>{safe_text(note)}</li>" for note in notes)}</ul>' if notes else ""
 
 
@@ -63,7 +63,7 @@ def html_table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[st
 
 
 def whole_page(title: str, controls: str, body: str, variants: int) -> str:
-    """The finished page; ``variants`` is how many may be chosen among."""
+    """The finished page; ``variants`` is the number of variants to choose from."""
     rules = [f"body:has(#v{place}:checked) .view.v{place} {{ display: block; }}" for place in range(variants)]
     chosen = "\n".join(rules) if variants > 1 else ".view { display: block; }"
     style = "\n".join([read_style("chart"), read_style("report"), chosen])

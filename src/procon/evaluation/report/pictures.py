@@ -1,4 +1,4 @@
-"""Maps as pictures: one colour scale for all images of a category under a variant, over the part that the model saw."""
+"""Heat maps as pictures, over the part that the model saw: one colour scale per category and variant."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ _RAMP = np.array(
 
 @dataclass(frozen=True)
 class PeakScale(ColorScale):
-    """What map values mean in colour, fixed for a category and a variant.
+    """The colours of map values, fixed for a category and a variant.
 
     ``typical`` is the median patch of good test images and ``threshold`` is exceeded by one in a thousand of their
     pixels; ``peak`` is the highest pixel of any test image.
@@ -44,7 +44,7 @@ class PeakScale(ColorScale):
         return np.interp(heatmap, self.knots(), (0.0, 1.0, 2.0)).astype(np.float32)
 
     def place(self, value: float) -> float:
-        """Where a value stands on a colour bar from ``typical`` to ``peak``, 0 to 1."""
+        """The position of a value on a colour bar from ``typical`` to ``peak``, 0 to 1."""
         low, _, high = self.knots()
         return min(1.0, max(0.0, (value - low) / (high - low)))
 
@@ -66,7 +66,7 @@ def color_map(values: Floats, low: float, high: float) -> Bytes:
 
 
 def load_input(raw: Raw, index: int, longest: int = THUMBNAIL) -> Bytes | None:
-    """What the model saw of an image, in its own proportions, at most ``longest`` pixels a side; None if it is gone."""
+    """The part of an image that the model saw, at most ``longest`` pixels a side; None if the image is gone."""
     try:
         pixels = open_image(raw.samples[index].path).rgb8()
     except ImageError:

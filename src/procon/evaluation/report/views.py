@@ -1,4 +1,4 @@
-"""One variant on one category as reports and figures show it: metrics, curves, scale and regions of its maps."""
+"""What reports and figures show of one variant on one category: metrics, curves, colour scale and regions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A run: raw scores and maps of every variant and category in one folder, from which all metrics are computed later.
+"""A run: one folder with the raw scores and maps of every variant and category; metrics are computed from these.
 
 ::
 
@@ -125,12 +125,12 @@ class LazyMaps:
 
 
 class Run:
-    """A folder of raw results; opened by a command that adds to it, or by one that only reads."""
+    """A folder of raw results, opened to add to it or to read it."""
 
     def __init__(self, folder: Path, dataset: Dataset, base: Config, *, verdicts: bool = False) -> None:
         """A run in ``folder``; an existing run is continued if it has the same data and settings.
 
-        With ``verdicts`` it scores the training images too, so that the threshold of the model is known.
+        With ``verdicts``, training images are scored too, so that the threshold of the model is known.
         """
         refuse(base, "bench")
         self.folder, self.dataset, self.base, self.verdicts = folder, dataset, base, verdicts
@@ -280,7 +280,7 @@ class Run:
     def score_memory(
         self, category: str, variants: Iterable[Config], memory: str, device: torch.device, on_progress: Progress
     ) -> None:
-        """A part of :meth:`compute` that any process may do after :meth:`prepare_memories`."""
+        """Do a part of :meth:`compute`, in any process, after :meth:`prepare_memories`."""
         todo = self._todo(category, variants)
         self._open_sweep(category, todo, device, on_progress)[0].score_memory(todo.values(), memory, on_progress)
 

@@ -1,6 +1,6 @@
-"""Many variants of one category for little more than the price of one.
+"""Score many variants of one category for little more than the cost of one.
 
-A variant is a :class:`Config`. What variants have in common is computed once: the tokens of a block, the coreset of a
+A variant is a :class:`Config`. What variants share is computed once: the tokens of a block, the coreset of a
 memory (a smaller bank of the same seed is the beginning of a larger one), the residuals of a bank. Only the fusion, a
 few operations on small arrays, is computed for each variant. The scores are those of
 ``Detector(config).fit(...).predict(...)``, bit for bit on a CPU, and so are the scores of its training images.
@@ -44,7 +44,7 @@ from procon.vision.backbone import Backbone
 
 @dataclass(frozen=True)
 class VariantScores:
-    """What a variant says about the test images of a category."""
+    """The scores and maps of a variant on the test images of a category."""
 
     scores: Floats  # [N]
     maps: Floats  # [N, rows, columns]: patch scores
@@ -63,7 +63,7 @@ class _ResidualPart:
 
     @property
     def extras(self) -> list[str]:
-        """What is stored besides the residuals, as endings of file names."""
+        """What is stored in addition to the residuals, as endings of file names."""
         relative = self.config.score_relative_to == "anchors"
         needed = {
             "-scale": self.config.normalization == "train",
@@ -322,7 +322,7 @@ class Sweep:
         return self._folder / f"{name}.npy"
 
     def _is_complete(self, part: _ResidualPart) -> bool:
-        """Whether the residuals are stored for enough banks, with all that is needed besides them."""
+        """Whether the residuals are stored for enough banks, with everything in ``extras``."""
         if not all(self._path(part.key + extra).exists() for extra in ("", *part.extras)):
             return False
         return bool(np.load(self._path(part.key), mmap_mode="r", allow_pickle=False).shape[1] >= part.banks)

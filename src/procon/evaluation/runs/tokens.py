@@ -1,4 +1,4 @@
-"""Tokens of a category's images on disk: one forward pass serves every variant, and a crash loses only a few images."""
+"""Tokens of a category's images on disk: one forward pass serves every variant; a crash loses only a few images."""
 
 import json
 import math

@@ -1,6 +1,7 @@
-"""Test images and regions judged at the threshold of the model, which no label sets: found, missed, false alarms.
+"""Verdicts on test images and regions at the threshold of the model: defects found, defects missed, false alarms.
 
-The best F1 that labels could choose is a metric. It says how well scores separate, not what a line would see.
+The threshold comes from training images alone. The best F1 that labels could choose is a metric: it says how well
+scores separate, not how many mistakes to expect in production.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,7 +45,7 @@ class PixelTally(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageVerdicts:
-    """What the threshold of the model says of the test images of one category."""
+    """The verdicts at the threshold of the model on the test images of one category."""
 
     calibration: Calibration
     flagged: Bools  # [N] images whose score exceeds the threshold
