@@ -178,7 +178,7 @@ def inspect_each(
             if coco:
                 findings.regions.add(name, result)
             # Full-size maps of all images would fill the memory.
-            row = ScoredImage(name, str(path), seconds, replace(result, heatmap=no_map))
+            row = ScoredImage(name, str(path), seconds, replace(result, heat=no_map))
         findings.rows.append(row)
         yield row
         started = time.perf_counter()
