@@ -136,29 +136,38 @@ def predict_images(scorer: Scorer, images: ImageLikes, on_progress: Progress = n
 
 def predict_each(scorer: Scorer, images: Iterable[ImageLike]) -> Iterator[Prediction | ImageError]:
     """Predictions one by one, in order; an image that cannot be used yields its error and the rest goes on."""
-    for group in opened_groups(images, scorer.prepare, scorer.group_size, scorer.workers):
+
+    def measure(group: OpenedGroup) -> tuple[OpenedGroup, list[Measurement]]:
         pictures = [picture for picture, _ in group if isinstance(picture, Picture)]
         inputs = [pixels for _, pixels in group if pixels is not None]
-        measured = scorer.measure(inputs, pictures[0].size) if pictures else []
-        pairs = zip(pictures, measured, strict=True)
-        if len(pictures) == 1:
-            predictions = iter([make_prediction(scorer, *pair) for pair in pairs])
-        else:  # in threads
-            predictions = in_order(lambda pair: make_prediction(scorer, *pair), pairs, scorer.workers, ahead=len(group))
+        return group, scorer.measure(inputs, pictures[0].size) if pictures else []
+
+    groups = opened_groups(images, scorer.prepare, scorer.group_size, scorer.workers)
+    # Large groups are measured while the one before is judged and consumed.
+    measured_groups = map(measure, groups) if scorer.group_size == 1 else in_order(measure, groups, workers=1, ahead=1)
+    for group, measured in measured_groups:
+        left = iter(measured)
         for picture, _ in group:
-            yield picture if isinstance(picture, ImageError) else next(predictions)
+            yield picture if isinstance(picture, ImageError) else make_prediction(scorer, picture, next(left))
+
+
+OpenedGroup = list[tuple[Picture | ImageError, Any]]
+"""Images that are measured together, and what the scorer prepared of each; an error has nothing."""
 
 
 def opened_groups(
     images: Iterable[ImageLike], prepare: Callable[[Picture], Any], size: int, workers: int
-) -> Iterator[list[tuple[Picture | ImageError, Any]]]:
+) -> Iterator[OpenedGroup]:
     """Images in groups of ``size``, opened and prepared by threads, in order; an error has no input."""
 
     def open_one(image: ImageLike) -> tuple[Picture | ImageError, Any]:
         picture = try_open(image)
         return picture, None if isinstance(picture, ImageError) else prepare(picture)
 
-    opened = in_order(open_one, images, workers, ahead=max(AHEAD, size))
+    if isinstance(images, Sequence) and len(images) == 1:  # threads cost more than they save
+        yield [open_one(images[0])]
+        return
+    opened = in_order(open_one, images, workers, ahead=max(AHEAD, 2 * size if size > 1 else 0))
     while group := list(islice(opened, size)):
         yield group
 

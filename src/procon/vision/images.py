@@ -178,11 +178,13 @@ def _check_size(size: tuple[int, int], name: str) -> None:
 
 
 def _decode_jpeg(image: Image.Image, content: bytes) -> NDArray[Any] | None:
-    """The pixels of a grey or RGB file: those of Pillow, in a quarter of the time; None: ask Pillow.
+    """The pixels of an upright grey or RGB file: those of Pillow, in a quarter of the time; None: ask Pillow.
 
     Both use libjpeg-turbo. Pillow copies pixels while it holds the interpreter's lock; simplejpeg does neither.
     """
     if simplejpeg is None or image.format != "JPEG" or image.mode not in ("L", "RGB"):
+        return None
+    if image.getexif().get(_ORIENTATION, 1) in _UPRIGHT:
         return None
     try:
         return np.asarray(simplejpeg.decode_jpeg(content, colorspace="RGB"))
@@ -195,10 +197,10 @@ def _from_pil(image: Image.Image, name: str, content: bytes | None = None) -> ND
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != "MPO":
         raise ImageError(f"{name}: has {frames} frames or pages; save the one to inspect as PNG")
-    method = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
-    if content is not None and method is None and (pixels := _decode_jpeg(image, content)) is not None:
+    if content is not None and (pixels := _decode_jpeg(image, content)) is not None:
         return pixels
     image.load()
+    method = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
     upright = image if method is None else image.transpose(method)
     upright.info = image.info
     if upright.mode.startswith("I") or upright.mode == "F":
@@ -307,9 +309,11 @@ def resample(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     return np.stack(planes, axis=2).clip(0, 1)
 
 
-def open_each(images: Iterable[ImageLike], ahead: int = AHEAD) -> Iterator[Picture | ImageError]:
+def open_each(
+    images: Iterable[ImageLike], workers: int = WORKERS, ahead: int = AHEAD
+) -> Iterator[Picture | ImageError]:
     """Decode images in order, a few ahead in threads; an image that cannot be used yields its error."""
-    return in_order(try_open, images, ahead=ahead)
+    return in_order(try_open, images, workers, ahead)
 
 
 def try_open(image: ImageLike) -> Picture | ImageError:
