@@ -108,28 +108,31 @@ def _rerank(  # type: ignore[no-untyped-def]
         first = place // (2 * BA) * RUN * BA + place % BA
         column = first + tile * BA
         real = best < _NONE
-        anchor = tl.load(anchors + (bank.to(tl.int64) * size + column) * D + depth, mask=(depth < D) & real, other=0.0)
+        width = tl.where(real, D, 0)
+        anchor = tl.load(anchors + (bank.to(tl.int64) * size + column) * D + depth, mask=depth < width, other=0.0)
         difference = query - anchor
         distance = tl.where(real, tl.sum(difference * difference, axis=0), float("inf"))
         found = tl.where(slots == slot, distance, found)
         where = tl.where(slots == slot, column, where)
-        shared = tl.where((slots == slot) & real & (place % (2 * BA) >= BA), first, shared)
+        second = tl.where(place % (2 * BA) >= BA, first, -1)
+        shared = tl.where(slots == slot, tl.where(real, second, -1), shared)
     for slot in range(C):
         first = tl.max(tl.where(slots == slot, shared, -1), axis=0)
         if first >= 0:
             for tile in range(RUN):
                 column = first + tile * BA
-                inside = column < limit
+                width = tl.where(column < limit, D, 0)
                 if HIDE:
-                    inside = inside & (tl.load(mask + column) == 0)
+                    width = tl.where(tl.load(mask + column) == 0, width, 0)
                 anchor = tl.load(
-                    anchors + (bank.to(tl.int64) * size + column) * D + depth, mask=(depth < D) & inside, other=0.0
+                    anchors + (bank.to(tl.int64) * size + column) * D + depth, mask=depth < width, other=0.0
                 )
                 difference = query - anchor
-                distance = tl.sum(difference * difference, axis=0)
+                distance = tl.where(width > 0, tl.sum(difference * difference, axis=0), float("inf"))
                 worst, at = tl.max(found, axis=0, return_indices=True)
                 known = tl.max((where == column).to(tl.int32), axis=0)
-                better = (slots == at) & inside & (distance < worst) & (known == 0)
+                distance = tl.where(known == 0, distance, float("inf"))
+                better = tl.where(slots == at, distance, float("inf")) < worst
                 found = tl.where(better, distance, found)
                 where = tl.where(better, column, where)
     base = (bank.to(tl.int64) * count + row) * K
