@@ -105,7 +105,9 @@ class Extractor(Embedding):
         """What :meth:`stack` makes inputs of: on a GPU, which resizes images itself, the decoded bytes [H, W, 3]."""
         if self.backbone.device.type != "cuda" or picture.pixels.dtype != np.uint8:
             return self.prepare(picture)
-        return torch.from_numpy(picture.rgb8()).pin_memory()
+        pinned = torch.empty(picture.pixels.shape, dtype=torch.uint8, pin_memory=True)
+        pinned.numpy()[:] = picture.pixels
+        return pinned
 
     def stack(self, prepared: Sequence[Tensor]) -> Tensor:
         """Images of :meth:`prepare_group` as inputs [N, 3, H, W], on the device."""
