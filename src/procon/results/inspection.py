@@ -23,7 +23,7 @@ from procon.prediction import Prediction
 from procon.results.coco import CocoFile
 from procon.results.drift import Drift, measure_drift
 from procon.results.gallery import MOST_CARDS, Card, Failure, make_card, picture_side, render_gallery
-from procon.results.remarks import remarks
+from procon.results.remarks import list_remarks
 from procon.results.score_axis import Mark
 from procon.showing.painting import color_scale, paint_prediction
 from procon.vision.folders import inspection_images
@@ -63,7 +63,7 @@ class Outcome:
     rows: list[ScoredImage] = field(default_factory=list)
     finished: bool = False
     drift: Drift | None = None  # None where the model has no calibration
-    remarks: list[str] = field(default_factory=list)  # what decides, before any drift
+    remarks: list[str] = field(default_factory=list)  # on the threshold and on all images together
 
     @property
     def errors(self) -> list[ScoredImage]:
@@ -92,7 +92,7 @@ def find_images(paths: Sequence[Path]) -> list[tuple[str, Path]]:
 
 @dataclass
 class Findings:
-    """What is kept of the images scored so far: no heat maps, so there may be any number of images."""
+    """The results of the images scored so far, without heat maps, so that there may be any number of images."""
 
     rows: list[ScoredImage] = field(default_factory=list)
     cards: list[Card] = field(default_factory=list)  # of the highest scores
@@ -224,9 +224,9 @@ def write_findings(
     coco: Path | None,
     on_file: OnFile = lambda path: None,
 ) -> Outcome:
-    """Write the files of :func:`inspect` that cover all images: as many as can be, then the first error is raised."""
+    """Write the files of :func:`inspect` that cover all images; if some fail, the first error is raised at the end."""
     scored = [row.prediction for row in findings.rows if row.prediction is not None]
-    notes = remarks(detector.calibration, detector.describe(), scored)
+    notes = list_remarks(detector.calibration, detector.describe(), scored)
     outcome = Outcome(findings.rows, finished, find_drift(detector, findings.rows), notes)
     files: dict[Path, str] = {}
     if coco is not None and findings.regions.images:
@@ -280,7 +280,7 @@ def overlay_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def _tables(detector: Predictor, outcome: Outcome) -> dict[str, str]:
-    """All rows, and the run in one line so that runs can be compared in one table: each as CSV and as JSON."""
+    """The rows, and a summary of the run in one line, so that runs can be compared; both as CSV and as JSON."""
     calibration, drift = detector.calibration, outcome.drift  # that of an exported model has fewer fields
     lines = [row.to_dict() for row in outcome.rows]
     summary = {

@@ -1,4 +1,4 @@
-"""The models of a folder: loaded, reloaded when their files change, and replaced without interrupting requests."""
+"""The models of a folder: loaded, reloaded when their files change, without interrupting requests."""
 
 import contextlib
 import copy
@@ -145,7 +145,7 @@ class Models:
         ]
 
     def get(self, name: str) -> ServedModel:
-        """The current model, or a refusal."""
+        """The current model; refused if there is none."""
         entry = self._entries.get(name)
         if entry is not None and entry.model is not None:
             return entry.model
@@ -272,9 +272,9 @@ def _with_threshold(detector: Detector, metadata: dict[str, Any]) -> Detector:
 
 
 def share_backbone(detector: Detector, backbones: WeakSet[Backbone]) -> None:
-    """Let a detector use the weights of an equal backbone that is already loaded; twenty models then hold them once.
+    """Let a detector use the weights of an equal backbone that is already loaded, so that they are in memory once.
 
-    Only weights are shared. What depends on the size of the input is not.
+    Only weights are shared; tensors that depend on the size of the input are not.
     """
     own = detector.reader.extractor.backbone
     for other in backbones:

@@ -16,7 +16,7 @@ from procon.vision.pictures import jpeg, shrink
 
 
 def threshold_answer(model: ServedModel, calibration: Calibration) -> schemas.ThresholdAnswer:
-    """The threshold, what it promises and what it rests on."""
+    """The threshold, its false-alarm rate, and the scores that it comes from."""
     rate, few = calibration.false_alarm_rate, len(calibration.scores) < FEWEST
     robust = calibration.at_rate(rate, "robust").threshold
     with_odd = robust if few else measure_spread(calibration.scores, keep_all=True).at_rate(rate)

@@ -1,5 +1,6 @@
-"""Pictures of results: a heat map over the part, on one colour scale for all images of a model."""
+"""Paint heat maps over parts, on one colour scale for all images of a model."""
 
+import base64
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,7 +26,7 @@ _OUTLINE = np.array([255, 255, 255], np.float32)
 
 @dataclass(frozen=True)
 class ColorScale:
-    """What heat-map values mean in colour, fixed per model."""
+    """The colours of heat-map values, fixed per model."""
 
     typical: float  # median patch score of good images: not painted
     threshold: float  # a value that few good images reach: painted strongly
@@ -36,7 +37,7 @@ class ColorScale:
 
 
 class GoodLevels(Protocol):
-    """What a calibration knows of heat maps of good images."""
+    """The heat-map values of good images that set a colour scale."""
 
     @property
     def typical(self) -> float:
@@ -52,7 +53,7 @@ class Calibrated(Protocol):
 
     @property
     def calibration(self) -> GoodLevels | None:
-        """What it knows of good images, if it is calibrated."""
+        """Its values on good images; None without calibration."""
 
 
 def color_scale(model: Calibrated) -> ColorScale:
@@ -102,6 +103,11 @@ def paint(pixels: Bytes, heatmap: Floats, scale: ColorScale) -> Bytes:
     picture = np.array(pixels)
     picture[painted] = (pixels[painted] * (1 - opacity) + color * opacity).clip(0, 255)
     return picture
+
+
+def data_uri(image: bytes, kind: str = "jpeg") -> str:
+    """The file of a picture as an address that pages can hold."""
+    return f"data:image/{kind};base64," + base64.b64encode(image).decode()
 
 
 def erode(mask: Bools, steps: int) -> Bools:
