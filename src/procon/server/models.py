@@ -125,6 +125,14 @@ class Models:
         """Whether a folder of that name holds an exported model."""
         return is_exported(self.folder / name)
 
+    def location(self, name: str) -> Path:
+        """The file of a model, or the folder of an exported one; refused if there is neither."""
+        if re.fullmatch(NAME_PATTERN, name):
+            for path in (self.path(name), self.folder / name):
+                if path.is_file() or (path.is_dir() and is_exported(path)):
+                    return path
+        raise RequestError(404, f"no such model: {name}")
+
     def editing(self, name: str) -> threading.Lock:
         """The lock to hold while the file of a model is replaced."""
         return self._edits.setdefault(name, threading.Lock())
