@@ -27,12 +27,12 @@ from procon.cli import app
 from procon.line import sinks as sinks_module
 from procon.line.arrivals import Camera, Folder, is_camera
 from procon.line.delivery import Deliveries, Delivery
-from procon.line.engine import Line
+from procon.line.engine import ProductionLine
 from procon.line.models import LoadedModel, Slot, Turns
 from procon.line.outbox import Key, Outbox
 from procon.line.parts import Arrival, Deadlines, event_id
 from procon.line.sinks import CsvSink, MqttSink, SinkError, WebhookSink
-from procon.line.station import Plan, Station
+from procon.line.station import Station, StationPlan
 from tests.conftest import part_pixels
 
 
@@ -97,14 +97,14 @@ def watching(
     listener = SimpleNamespace(
         on_busy=lambda *_: None, on_result=lambda _, body: on_event(body), on_state=lambda *_: None
     )
-    plan = Plan("", lambda: source, [fixed_slot(detector)], outbox, [sink.name for sink in sinks])
+    plan = StationPlan("", lambda: source, [fixed_slot(detector)], outbox, [sink.name for sink in sinks])
     plan.deliveries = Deliveries(outbox, sinks, first=first, longest=longest, say=say)
     plan.every, plan.announce, plan.listeners, plan.say = every, False, [listener], say
     return Station(plan, Deadlines())
 
 
 def run_line(station: Station, stop: threading.Event) -> None:
-    Line([station], station._deadlines).run(stop)
+    ProductionLine([station], station._deadlines).run(stop)
 
 
 @pytest.fixture

@@ -107,8 +107,8 @@ def watch(
     """Score images as they arrive and send the results on; a receiver that is down gets them later."""
     from procon.line.arrivals import check_seconds
     from procon.line.build import make_plan, make_sinks, open_source
-    from procon.line.engine import Line
-    from procon.line.models import Models, Turns, model_loader
+    from procon.line.engine import ProductionLine
+    from procon.line.models import LineModels, Turns, model_loader
     from procon.line.outbox import Outbox
     from procon.line.parts import Deadlines
     from procon.line.settings import StationSettings
@@ -131,7 +131,7 @@ def watch(
     if not sinks:
         raise ConfigError("results must go somewhere: give --csv FILE, --webhook URL or --mqtt URL")
     opened = open_source(settings, Path())
-    models = Models(model_loader(weights=weights, device=device, threads=threads), Turns(), say=say)
+    models = LineModels(model_loader(weights=weights, device=device, threads=threads), Turns(), say=say)
     with show_status(f"loading {show_name(model)}"):
         models.slot(model).fill(models.load(model))
     box = Outbox(outbox)
@@ -140,7 +140,7 @@ def watch(
     for name, count in box.pending().items():
         say(f"{count} results from before wait for {name}")
     deadlines = Deadlines()
-    line = Line([Station(plan, deadlines)], deadlines, models=models)
+    line = ProductionLine([Station(plan, deadlines)], deadlines, models=models)
     say(f"watching {show_name(source)}; results are stored in {show_name(outbox)} until they are delivered")
     try:
         interrupted = run_until_signal(line)

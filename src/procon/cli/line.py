@@ -16,8 +16,8 @@ from procon.files import write_text
 from procon.names import show_name
 
 if TYPE_CHECKING:
-    from procon.line.engine import Line
-    from procon.line.parts import Body, Part
+    from procon.line.engine import ProductionLine
+    from procon.line.parts import EventBody, Inspection
     from procon.line.station import State, Station
 
 
@@ -68,10 +68,10 @@ def say(text: str) -> None:
 class PrintResults:
     """Prints a line for each result; the result itself is in the outbox."""
 
-    def on_busy(self, _station: "Station", _part: "Part") -> None:
+    def on_busy(self, _station: "Station", _part: "Inspection") -> None:
         """Nothing to print."""
 
-    def on_result(self, station: "Station", body: "Body") -> None:
+    def on_result(self, station: "Station", body: "EventBody") -> None:
         """One line."""
         verdict = {"anomalous": "ANOMALOUS", "good": "good"}.get(body["verdict"], "-")
         score: Any = body.get("score")
@@ -85,7 +85,7 @@ class PrintResults:
         """Nothing to print: the log says it."""
 
 
-def run_until_signal(line: "Line") -> bool:
+def run_until_signal(line: "ProductionLine") -> bool:
     """Work until SIGINT or SIGTERM; gives whether it was SIGINT. A second one does not wait for receivers."""
     stop, received = Event(), list[int]()
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from procon.files import is_folder
 from procon.line.arrivals import Camera, Folder, NamedImages, Pushed, Source, is_camera
 from procon.line.delivery import FIRST_DELAY, LONGEST_DELAY, Deliveries
-from procon.line.engine import Line, Server
-from procon.line.models import LoadModel, Models, Turns, model_loader
+from procon.line.engine import LineServer, ProductionLine
+from procon.line.models import LineModels, LoadModel, Turns, model_loader
 from procon.line.outbox import Outbox
 from procon.line.parts import Deadlines
 from procon.line.settings import LineSettings, StationSettings
 from procon.line.sinks import CSV_COLUMNS, LINE_COLUMNS, CsvSink, MqttSink, Sink, WebhookSink
-from procon.line.station import Plan, Station
+from procon.line.station import Station, StationPlan
 from procon.progress import Say, say_nothing
 
 PUSH = "push"
@@ -55,19 +55,19 @@ def deadline_of(settings: StationSettings) -> float | None:
 def make_plan(
     settings: StationSettings,
     folder: Path,
-    models: Models,
+    models: LineModels,
     outbox: Outbox,
     sinks: Sequence[Sink],
     *,
     first: float = FIRST_DELAY,
     longest: float = LONGEST_DELAY,
     say: Say = say_nothing,
-) -> Plan:
+) -> StationPlan:
     """What a station does with an outbox and sinks that are open already."""
     watched = not is_triggered(settings) and not is_camera(settings.source)
     if watched and outbox.is_new and not settings.existing and is_folder(folder / settings.source):
         outbox.remember(Folder(folder / settings.source, settings.settle).files())
-    return Plan(
+    return StationPlan(
         settings.name,
         partial(open_source, settings, folder),
         [models.slot(path) for path in settings.model],
@@ -87,16 +87,16 @@ def make_line(
     *,
     load: LoadModel | None = None,
     say: Say = say_nothing,
-) -> Line:
+) -> ProductionLine:
     """All stations of a line and the protocols it speaks; ``load`` is another way to load models, for tests."""
     loads = load or model_loader(weights=settings.weights, device=settings.device, threads=settings.threads or None)
-    models, deadlines, stations = Models(loads, Turns(), say=say), Deadlines(), list[Station]()
+    models, deadlines, stations = LineModels(loads, Turns(), say=say), Deadlines(), list[Station]()
     for station in settings.stations:
         outbox = Outbox(settings.outbox / f"{station.name}.sqlite")
         stations.append(Station(make_plan(station, folder, models, outbox, make_sinks(station), say=say), deadlines))
-    return Line(stations, deadlines, models=models, servers=make_servers(settings, stations, say), say=say)
+    return ProductionLine(stations, deadlines, models=models, servers=make_servers(settings, stations, say), say=say)
 
 
-def make_servers(settings: LineSettings, stations: Sequence[Station], say: Say) -> list[Server]:
+def make_servers(settings: LineSettings, stations: Sequence[Station], say: Say) -> list[LineServer]:
     """The protocols that the file asks for; one without its extra fails here, before anything starts."""
     return []

@@ -99,7 +99,7 @@ def _check_servers(settings: LineSettings) -> list[str]:
         if settings.opcua.security not in SECURITY:
             listed = ", ".join(SECURITY)
             problems.append(f"[opcua] security must be one of {listed}, got {settings.opcua.security!r}; choose one")
-    if settings.http is not None and settings.http.token_file is None and not is_loopback(settings.http.address):
+    if settings.http is not None and settings.http.token_file is None and not listens_locally(settings.http.address):
         problems.append("[http] is open to other machines without a token; add token_file, or listen at 127.0.0.1")
     return problems
 
@@ -119,7 +119,7 @@ def split_address(table: str, address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def is_loopback(address: str) -> bool:
+def listens_locally(address: str) -> bool:
     """Whether only this machine can reach what listens there."""
     host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
     try:

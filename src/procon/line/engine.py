@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from threading import Event
 from typing import Protocol
 
-from procon.line.models import Models
+from procon.line.models import LineModels
 from procon.line.parts import Deadlines
 from procon.line.station import Station
 from procon.progress import Say, say_nothing
@@ -12,7 +12,7 @@ from procon.progress import Say, say_nothing
 _CHECK_SECONDS = 0.1
 
 
-class Server(Protocol):
+class LineServer(Protocol):
     """A protocol that the line speaks in threads of its own."""
 
     def start(self) -> None:
@@ -25,7 +25,7 @@ class Server(Protocol):
         """Close connections."""
 
 
-class Line:
+class ProductionLine:
     """Starts everything in the order in which it is needed, and stops it in the other."""
 
     def __init__(
@@ -33,8 +33,8 @@ class Line:
         stations: Sequence[Station],
         deadlines: Deadlines,
         *,
-        models: Models | None = None,
-        servers: Sequence[Server] = (),
+        models: LineModels | None = None,
+        servers: Sequence[LineServer] = (),
         say: Say = say_nothing,
     ) -> None:
         self.stations, self.servers = stations, servers
@@ -42,7 +42,7 @@ class Line:
 
     def run(self, stop: Event) -> None:
         """Work until ``stop`` is set."""
-        started: list[Server] = []
+        started: list[LineServer] = []
         self._deadlines.start()
         if self._models is not None:
             self._models.start()

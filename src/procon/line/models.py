@@ -97,7 +97,7 @@ class Slot:
         self.current, self.stamp = model, find_stamp(self.path)
 
 
-class Models:
+class LineModels:
     """All models of a line by path. Stations that name the same path share the model."""
 
     def __init__(self, load: LoadModel, turns: Turns, *, every: float = 1.0, say: Say = say_nothing) -> None:

@@ -17,7 +17,7 @@ from procon.line.outbox import Key
 from procon.vision.images import ImageLike
 
 Verdict = Literal["good", "anomalous", "none"]
-Body = dict[str, Any]
+EventBody = dict[str, Any]
 """An event as the sinks get it, JSON-ready."""
 
 
@@ -59,7 +59,7 @@ def event_id(arrival: Arrival) -> str:
     return hashlib.sha256(os.fsencode("\0".join(map(str, arrival.key)))).hexdigest()[:32]
 
 
-class Part:
+class Inspection:
     """One part. Whoever settles it first decides its result; what comes later is dropped."""
 
     def __init__(self, name: str, event: str, deadline: float | None, key: Key | None = None) -> None:
@@ -67,19 +67,19 @@ class Part:
         self.begun = time.monotonic()
         self.until = math.inf if deadline is None else self.begun + deadline  # of time.monotonic()
         self.settled = False  # written under the lock of the station
-        self.body: Body | None = None
+        self.body: EventBody | None = None
         self._done = Event()
 
     def is_settled(self) -> bool:
         """Whether it has its result."""
         return self.settled
 
-    def finish(self, body: Body) -> None:
+    def finish(self, body: EventBody) -> None:
         """Hand the result to who waits."""
         self.body = body
         self._done.set()
 
-    def wait(self, seconds: float | None = None) -> Body | None:
+    def wait(self, seconds: float | None = None) -> EventBody | None:
         """The result, or None if it is not there in time."""
         self._done.wait(seconds)
         return self.body
@@ -89,7 +89,7 @@ class Deadlines:
     """The thread that settles parts whose time is over."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[float, int, Part, Callable[[Part], None]]] = []
+        self._waiting: list[tuple[float, int, Inspection, Callable[[Inspection], None]]] = []
         self._changed = Condition()
         self._numbers = itertools.count()
         self._stopping = False
@@ -99,7 +99,7 @@ class Deadlines:
         """Begin to watch."""
         self._thread.start()
 
-    def add(self, part: Part, on_miss: Callable[[Part], None]) -> None:
+    def add(self, part: Inspection, on_miss: Callable[[Inspection], None]) -> None:
         """Call ``on_miss`` if the part has no result at its deadline; it must be quick, as it delays the others."""
         if part.until == math.inf:
             return

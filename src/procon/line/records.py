@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from procon.line.outbox import Ending
-from procon.line.parts import Body, Part, verdict_of
+from procon.line.parts import EventBody, Inspection, verdict_of
 from procon.names import show_text
 
 
 def describe_result(
-    station: str, part: Part, facts: Mapping[str, Any], *, source: str, seconds: float, model: str
-) -> Body:
+    station: str, part: Inspection, facts: Mapping[str, Any], *, source: str, seconds: float, model: str
+) -> EventBody:
     """The result of a part: ``facts`` are those of a prediction, or the ``error`` why there is none."""
     verdict = verdict_of(facts)
     named = {"station": station} if station else {}
@@ -33,7 +33,7 @@ def describe_result(
     return body
 
 
-def describe_start(station: str, ending: Ending) -> Body:
+def describe_start(station: str, ending: Ending) -> EventBody:
     """The first message of a process: it says whether there was one before, and how that ended."""
     words = {
         "first": "the line started for the first time",
@@ -43,12 +43,12 @@ def describe_start(station: str, ending: Ending) -> Body:
     return {**_event(station, "started"), "restarted": ending != "first", "after": ending, "message": words[ending]}
 
 
-def describe_change(station: str, kind: str, reason: str) -> Body:
+def describe_change(station: str, kind: str, reason: str) -> EventBody:
     """A fault that keeps a station from giving verdicts, or its end."""
     return {**_event(station, kind), "message": show_text(reason) or "ready again"}
 
 
-def _event(station: str, kind: str) -> Body:
+def _event(station: str, kind: str) -> EventBody:
     return {"id": uuid.uuid4().hex, "time": _now(), "kind": kind, "station": station}
 
 

@@ -101,7 +101,7 @@ class LineSettings:
 
 
 _ON = ("line", "station", "http")  # tables that the example file does not comment out
-TABLES: dict[str, type] = {
+SETTING_TABLES: dict[str, type] = {
     "line": LineSettings,
     "station": StationSettings,
     "modbus": ModbusSettings,
@@ -132,13 +132,13 @@ def read_settings(path: Path) -> LineSettings:
         raise ConfigError(f"{show_name(path)}: is not UTF-8 text; save it as UTF-8") from None
     except FileNotFoundError:
         raise ConfigError(f"{show_name(path)}: no such file; write an example with: procon line --init") from None
-    settings, problems = parse_settings(text, path)
+    settings, problems = parse_line(text, path)
     if settings is None or problems:
         raise ConfigError("\n".join(problems))
     return settings
 
 
-def parse_settings(text: str, path: Path) -> tuple[LineSettings | None, list[str]]:
+def parse_line(text: str, path: Path) -> tuple[LineSettings | None, list[str]]:
     """The settings, and every problem as "FILE: line N: what was expected, what came, what to do"."""
     try:
         document = tomllib.loads(text)
@@ -152,8 +152,8 @@ def parse_settings(text: str, path: Path) -> tuple[LineSettings | None, list[str
     parts: dict[str, Any] = {}
     parts["stations"] = tuple(reader.read("station", entries, number) for number, entries in enumerate(stations))
     for name, value in document.items():
-        if name not in TABLES or not isinstance(value, dict):
-            known = ", ".join(f"[{table}]" for table in TABLES)
+        if name not in SETTING_TABLES or not isinstance(value, dict):
+            known = ", ".join(f"[{table}]" for table in SETTING_TABLES)
             reader.report(name, None, f"expected the tables {known}, got {name}; check the name")
         elif name != "line":
             parts[name] = reader.read(name, value)
@@ -172,7 +172,7 @@ class _Reader:
 
     def read(self, table: str, entries: Mapping[str, Any], number: int = 0, extra: Mapping[str, Any] = {}) -> Any:
         """A table as its dataclass; None if something is wrong with it."""
-        made, before = TABLES[table], len(self.problems)
+        made, before = SETTING_TABLES[table], len(self.problems)
         known = {item.name: item for item in keys_of(made)}
         for name in entries.keys() - known.keys():
             near = ", ".join(sorted(known))
@@ -267,7 +267,7 @@ def example_text() -> str:
     """A commented file with every key: those that need a value are set, the others say their default."""
     lines = ["# A line: procon line line.toml; what is wrong with this file: procon line line.toml --check"]
     lines.append("# Paths are relative to the folder of this file.")
-    for name, made in TABLES.items():
+    for name, made in SETTING_TABLES.items():
         head = "[[station]]" if name == "station" else f"[{name}]"
         lines += ["", f"# {(made.__doc__ or '').replace('`', '')}", head if name in _ON else f"# {head}"]
         for item in keys_of(made):

@@ -18,7 +18,7 @@ from procon.line.arrivals import Source
 from procon.line.delivery import Deliveries
 from procon.line.models import Slot
 from procon.line.outbox import Outbox, OutboxError
-from procon.line.parts import Arrival, Body, BusyError, Deadlines, Part, Trigger, event_id
+from procon.line.parts import Arrival, BusyError, Deadlines, EventBody, Inspection, Trigger, event_id
 from procon.line.records import describe_change, describe_result, describe_start
 from procon.progress import Say, say_nothing
 
@@ -32,10 +32,10 @@ _KEPT_RECORDS = 10_000
 class Listener(Protocol):
     """A live output: it is told at once, in the thread where it happens, and must not wait."""
 
-    def on_busy(self, station: "Station", part: Part) -> None:
+    def on_busy(self, station: "Station", part: Inspection) -> None:
         """A part is in work."""
 
-    def on_result(self, station: "Station", body: Body) -> None:
+    def on_result(self, station: "Station", body: EventBody) -> None:
         """A part has its result."""
 
     def on_state(self, station: "Station", state: State, reason: str) -> None:
@@ -43,7 +43,7 @@ class Listener(Protocol):
 
 
 @dataclass
-class Plan:
+class StationPlan:
     """What a station does, and what it needs for it."""
 
     name: str  # empty for the only one of procon watch
@@ -64,21 +64,21 @@ class Plan:
 class Station:
     """See the module."""
 
-    def __init__(self, plan: Plan, deadlines: Deadlines) -> None:
+    def __init__(self, plan: StationPlan, deadlines: Deadlines) -> None:
         self.plan, self.name = plan, plan.name
         self.job = 1
         self.paused = False
         self.fault = ""  # why no verdict can be given now
-        self.last: Body | None = None  # the latest result
+        self.last: EventBody | None = None  # the latest result
         self.results = 0  # since the start
         self.restarts = 0  # of the thread, since the start
         self.restarted = False  # the process before this one used the same outbox
         self._deadlines = deadlines
         self._lock = RLock()
         self._state: State = "loading"
-        self._part: Part | None = None
-        self._triggers: SimpleQueue[tuple[Part, Trigger]] = SimpleQueue()
-        self._unstored: deque[Part] = deque(maxlen=_KEPT_RECORDS)
+        self._part: Inspection | None = None
+        self._triggers: SimpleQueue[tuple[Inspection, Trigger]] = SimpleQueue()
+        self._unstored: deque[Inspection] = deque(maxlen=_KEPT_RECORDS)
         self._source: Source | None = None
         self._stop = Event()
         self._generation, self._failures, self._beat = 0, 0, time.monotonic()
@@ -128,7 +128,7 @@ class Station:
         self.plan.outbox.end_run()
         self._tell()
 
-    def trigger(self, trigger: Trigger) -> Part:
+    def trigger(self, trigger: Trigger) -> Inspection:
         """Begin with a part; its result comes by its deadline. Refused with BusyError while there is another."""
         with self._lock:
             if not self.plan.triggered:
@@ -137,7 +137,7 @@ class Station:
                 raise BusyError(f"{self.name}: is stopping; trigger again when it is ready")
             if self._part is not None:
                 raise BusyError(f"{self.name}: is busy with part {self._part.name!r}; trigger again when it is done")
-            part = Part(trigger.part, event_id(Arrival(None, "")), self.plan.deadline)
+            part = Inspection(trigger.part, event_id(Arrival(None, "")), self.plan.deadline)
             self._begin(part)
             self._triggers.put((part, trigger))
         return part
@@ -235,7 +235,7 @@ class Station:
             if not self._is_current(generation) or self.paused:
                 break
             self._beat = time.monotonic()
-            part = Part("", event_id(arrival), self.plan.deadline, arrival.key)
+            part = Inspection("", event_id(arrival), self.plan.deadline, arrival.key)
             with self._lock:
                 self._begin(part)
             self._inspect(part, None, arrival, generation)
@@ -258,7 +258,7 @@ class Station:
             self._inspect(part, trigger, None, generation)
         return 1
 
-    def _inspect(self, part: Part, trigger: Trigger | None, arrival: Arrival | None, generation: int) -> None:
+    def _inspect(self, part: Inspection, trigger: Trigger | None, arrival: Arrival | None, generation: int) -> None:
         """Score a part and settle it, with a verdict or with the reason why there is none."""
         started, facts, failure = time.perf_counter(), dict[str, Any](), None
         slot = self.slot
@@ -296,7 +296,7 @@ class Station:
             self.select(trigger.job)
         return self.slot
 
-    def _take(self, trigger: Trigger, part: Part) -> Arrival:
+    def _take(self, trigger: Trigger, part: Inspection) -> Arrival:
         if self.paused:
             raise ImageError("the station is paused; resume it first")
         if self.fault or self._source is None:
@@ -305,13 +305,13 @@ class Station:
 
     # ------------------------------------------------------------------------------------------------------- results
 
-    def _begin(self, part: Part) -> None:
+    def _begin(self, part: Inspection) -> None:
         self._part = part
         for listener in self.plan.listeners:
             listener.on_busy(self, part)
         self._deadlines.add(part, self._miss)
 
-    def _settle(self, part: Part, body: Body, generation: int) -> None:
+    def _settle(self, part: Inspection, body: EventBody, generation: int) -> None:
         """Store the result, then say it: what an output has heard is on disk."""
         waits = False
         while not part.settled and self._is_current(generation):
@@ -333,14 +333,14 @@ class Station:
             self.plan.outbox.release(part.event)
             self._notify()
 
-    def _store(self, part: Part, body: Body, *, hold: bool) -> None:
+    def _store(self, part: Inspection, body: EventBody, *, hold: bool) -> None:
         unless = part.is_settled if hold else lambda: False
         if self.plan.sinks:
             self.plan.outbox.add(body, self.plan.sinks, part.key, hold=hold, unless=unless)
         elif part.key is not None and not unless():
             self.plan.outbox.remember([part.key])
 
-    def _publish(self, part: Part, body: Body) -> bool:
+    def _publish(self, part: Inspection, body: EventBody) -> bool:
         """Say the result to live outputs and who waits, if the part has none yet."""
         with self._lock:
             if part.settled:
@@ -355,14 +355,14 @@ class Station:
         part.finish(body)
         return True
 
-    def _give_up(self, part: Part, reason: str) -> None:
+    def _give_up(self, part: Inspection, reason: str) -> None:
         """Settle a part without a verdict; it is stored by another thread."""
         seconds = round(time.monotonic() - part.begun, 4)
         body = describe_result(self.name, part, {"error": reason}, source="", seconds=seconds, model="")
         if self._publish(part, body):
             self._unstored.append(part)
 
-    def _miss(self, part: Part) -> None:
+    def _miss(self, part: Inspection) -> None:
         self._give_up(part, f"no result within the deadline of {1000 * (self.plan.deadline or 0):.0f} ms")
 
     def _abandon(self, reason: str) -> None:
@@ -411,7 +411,7 @@ class Station:
             for listener in self.plan.listeners:
                 listener.on_state(self, state, self.fault)
 
-    def _send(self, body: Body) -> None:
+    def _send(self, body: EventBody) -> None:
         """An event that is no result; where it cannot be stored, the fault itself is shown by every live output."""
         if self.plan.sinks:
             try:
