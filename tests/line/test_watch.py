@@ -31,8 +31,9 @@ from procon.line.engine import ProductionLine
 from procon.line.models import LoadedModel, Slot, Turns
 from procon.line.outbox import Key, Outbox
 from procon.line.parts import Arrival, Deadlines, event_id
+from procon.line.reporting import StationPlan
 from procon.line.sinks import CsvSink, MqttSink, SinkError, WebhookSink
-from procon.line.station import Station, StationPlan
+from procon.line.station import Station
 from tests.conftest import part_pixels
 
 

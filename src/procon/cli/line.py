@@ -18,7 +18,8 @@ from procon.names import show_name
 if TYPE_CHECKING:
     from procon.line.engine import ProductionLine
     from procon.line.parts import EventBody, Inspection
-    from procon.line.station import State, Station
+    from procon.line.reporting import State
+    from procon.line.station import Station
 
 
 def line(

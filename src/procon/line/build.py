@@ -8,12 +8,15 @@ from procon.files import is_folder
 from procon.line.arrivals import Camera, Folder, NamedImages, Pushed, Source, is_camera
 from procon.line.delivery import FIRST_DELAY, LONGEST_DELAY, Deliveries
 from procon.line.engine import LineServer, ProductionLine
+from procon.line.handshake import Handshake
+from procon.line.http import HttpServer, read_token
 from procon.line.models import LineModels, LoadModel, Turns, model_loader
 from procon.line.outbox import Outbox
 from procon.line.parts import Deadlines
-from procon.line.settings import LineSettings, StationSettings
+from procon.line.reporting import StationPlan
+from procon.line.settings import LineSettings, StationSettings, block_of, split_address
 from procon.line.sinks import CSV_COLUMNS, LINE_COLUMNS, CsvSink, MqttSink, Sink, WebhookSink
-from procon.line.station import Station, StationPlan
+from procon.line.station import Station
 from procon.progress import Say, say_nothing
 
 PUSH = "push"
@@ -99,4 +102,19 @@ def make_line(
 
 def make_servers(settings: LineSettings, stations: Sequence[Station], say: Say) -> list[LineServer]:
     """The protocols that the file asks for; one without its extra fails here, before anything starts."""
-    return []
+    servers: list[LineServer] = []
+    if settings.modbus is not None:
+        from procon.line.modbus import ModbusServer
+
+        seconds = settings.modbus.acknowledge_seconds
+        handshakes = {
+            block_of(settings, number): Handshake(station, seconds) for number, station in enumerate(stations)
+        }
+        for handshake, station in zip(handshakes.values(), stations, strict=True):
+            station.plan.listeners.append(handshake)
+        servers.append(ModbusServer(*split_address("modbus", settings.modbus.address), handshakes))
+    if settings.http is not None:
+        token = None if settings.http.token_file is None else read_token(settings.http.token_file)
+        address = split_address("http", settings.http.address)
+        servers.append(HttpServer(*address, stations, token, settings.http.image_bytes))
+    return servers

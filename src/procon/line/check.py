@@ -1,7 +1,6 @@
 """What is wrong with the settings of a line beyond their spelling: said before anything starts."""
 
 from importlib.util import find_spec
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from procon.errors import ProconError
 from procon.files import is_folder
 from procon.line.arrivals import is_camera
 from procon.line.build import PUSH, make_sinks
-from procon.line.settings import LineSettings, StationSettings
+from procon.line.settings import LineSettings, StationSettings, block_of, listens_locally, split_address
 from procon.model.document import calibration_of
 from procon.model.metadata import read_metadata
 from procon.names import show_name
@@ -102,27 +101,3 @@ def _check_servers(settings: LineSettings) -> list[str]:
     if settings.http is not None and settings.http.token_file is None and not listens_locally(settings.http.address):
         problems.append("[http] is open to other machines without a token; add token_file, or listen at 127.0.0.1")
     return problems
-
-
-def block_of(settings: LineSettings, number: int) -> int:
-    """The block of registers of the station at this place in the file."""
-    block = settings.stations[number].modbus_block
-    return number if block < 0 else block
-
-
-def split_address(table: str, address: str) -> tuple[str, int]:
-    """Host and port to listen at."""
-    host, colon, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ProconError(f"[{table}] address must be HOST:PORT, got {address!r}; write for example 127.0.0.1:4840")
-    return host, int(port)
-
-
-def listens_locally(address: str) -> bool:
-    """Whether only this machine can reach what listens there."""
-    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

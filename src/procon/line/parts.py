@@ -21,6 +21,19 @@ EventBody = dict[str, Any]
 """An event as the sinks get it, JSON-ready."""
 
 
+CAUSES = ("", "image", "model", "deadline", "paused", "fault", "busy", "restart", "internal")
+"""Why there is no verdict: the image or camera; no model or threshold; too late; paused; the station cannot work; it
+has another part; it was restarted; an error of ProCon or the device. The place in this list is the number for a PLC."""
+
+
+class NoVerdictError(ProconError):
+    """A part cannot get a verdict; ``cause`` is one of CAUSES."""
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
 class BusyError(ProconError):
     """A station has a part already; it takes the next one when that has its result."""
 
@@ -47,7 +60,7 @@ class Trigger:
 def verdict_of(facts: Mapping[str, Any]) -> Verdict:
     """Good and anomalous only where a finite score was compared with a threshold; everything else is no verdict."""
     score, is_anomalous = facts.get("score"), facts.get("is_anomalous")
-    if facts.get("error") or not isinstance(score, float | int) or not math.isfinite(score):
+    if facts.get("error") or facts.get("cause") or not isinstance(score, float | int) or not math.isfinite(score):
         return "none"
     return "anomalous" if is_anomalous is True else "good" if is_anomalous is False else "none"
 

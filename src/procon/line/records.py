@@ -1,5 +1,6 @@
 """What a line writes about a part, a start and a fault: the events that every sink and every protocol shows."""
 
+import math
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -29,7 +30,11 @@ def describe_result(
         "model": model,
     }
     if verdict == "none" and "error" not in body:
-        body["error"] = "the model has no threshold" if facts.get("is_anomalous") is None else "the score is no number"
+        reason = "the model has no threshold" if facts.get("is_anomalous") is None else "the score is no number"
+        body |= {"error": reason, "cause": "model"}
+    if verdict == "none":  # no field may read as good, and JSON has no word for a score that is no number
+        body["is_anomalous"] = None
+        body |= {name: None for name, value in body.items() if isinstance(value, float) and not math.isfinite(value)}
     return body
 
 

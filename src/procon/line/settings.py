@@ -8,10 +8,11 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from procon.errors import ConfigError
+from procon.errors import ConfigError, ProconError
 from procon.names import show_name
 
 DAY = 86_400.0
@@ -261,6 +262,30 @@ def _show_value(value: Any) -> str:
         return "[" + ", ".join(map(_show_value, value)) + "]"
     text = f'"{value}"' if isinstance(value, str | Path) else str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def block_of(settings: LineSettings, number: int) -> int:
+    """The block of registers of the station at this place in the file."""
+    block = settings.stations[number].modbus_block
+    return number if block < 0 else block
+
+
+def split_address(table: str, address: str) -> tuple[str, int]:
+    """Host and port to listen at."""
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ProconError(f"[{table}] address must be HOST:PORT, got {address!r}; write for example 127.0.0.1:4840")
+    return host, int(port)
+
+
+def listens_locally(address: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def example_text() -> str:
