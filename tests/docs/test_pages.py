@@ -283,6 +283,7 @@ def test_functions_and_modules_on_the_pages_exist() -> None:
                 "csv",
                 "html",
                 "py",
+                "toml",
                 "onnx",
                 "xml",
                 "bin",

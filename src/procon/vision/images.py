@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 try:
-    import simplejpeg  # type: ignore[import-untyped]
+    import simplejpeg
 except ImportError:  # an extra: the same pixels, decoded faster
     simplejpeg = None
 
@@ -131,24 +131,37 @@ def read_file(path: Path) -> tuple[Picture, bytes]:
         if size > MAX_BYTES:
             raise ImageError(f"{name}: has {size:,} bytes, more than any image of a camera; export it as PNG or JPEG")
         content = path.read_bytes()
+    except PermissionError:
+        raise ImageError(f"{name}: may not be read; check its permissions") from None
+    except OSError as error:
+        raise ImageError(f"{name}: cannot be read ({error.strerror}); check the path and the disk") from None
+    except MemoryError:
+        raise ImageError(f"{name}: does not fit into memory; scale it down or cut it") from None
+    return _checked_picture(_decode(content, name), str(path)), content
+
+
+def open_bytes(content: bytes, name: str) -> Picture:
+    """Decode the bytes of an image file; ``name`` is what errors call it."""
+    if not content:
+        raise ImageError(f"{name}: is empty (0 bytes); send the image again")
+    return _checked_picture(_decode(content, name), None)
+
+
+def _decode(content: bytes, name: str) -> NDArray[Any]:
+    try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             _check_size(image.size, name)
-            pixels = _from_pil(image, name, content)
+            return _from_pil(image, name, content)
     except ImageError:
         raise
     except UnidentifiedImageError:
         raise ImageError(f"{name}: is not an image Pillow can read; remove it or export it as PNG or JPEG") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # the warning where warnings are errors
         raise ImageError(f"{name}: {_too_large()}") from None
-    except PermissionError:
-        raise ImageError(f"{name}: may not be read; check its permissions") from None
     except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise ImageError(f"{name}: cannot be read ({error.strerror}); check the path and the disk") from None
         # Decoders raise whatever their parsing of a damaged file ran into (OSError, SyntaxError, struct.error,
         # IndexError, zlib.error, MemoryError ...).
         raise ImageError(f"{name}: is damaged or incomplete ({error}); copy or export it again") from error
-    return _checked_picture(pixels, str(path)), content
 
 
 def _open_pil(image: Image.Image) -> Picture:
