@@ -97,7 +97,7 @@ def test_a_variant_scores_as_a_detector_of_its_own(
     assert swept[config].scores.tolist() == [result.score for result in found]
     maps = detector.reader.input_maps(torch.from_numpy(swept[config].maps).flatten(1)).numpy()
     for mine, result in zip(maps, found, strict=True):
-        placed = place_map(detector.scorer, mine, result.heatmap.shape)
+        placed = place_map(config, mine, result.heatmap.shape).whole()
         assert np.array_equal(placed, result.heatmap)
     good = swept[config].good
     assert good is not None and good.shape == (GOOD, 3)

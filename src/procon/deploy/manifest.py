@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from procon.config import Config
+from procon.documents import parse_json
 from procon.errors import ConfigError, ModelFileError
 
 MANIFEST_FORMAT = 1
@@ -107,7 +108,7 @@ def _read_entries(folder: Path) -> dict[str, Any]:
             f"procon export part.procon --to onnx -o {folder.name or 'part'}"
         )
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
+        entries = parse_json(path.read_text(encoding="utf-8"))
         version = entries["format"]
     except (ValueError, KeyError, TypeError):
         raise ModelFileError(

@@ -95,6 +95,11 @@ class KeptParts:
             pass
         raise RequestError(410, "the image of this part is no longer stored")
 
+    def drop_model(self, model: str) -> None:
+        """Delete the verdicts and feedback of a model, and the images that only they needed."""
+        for unused in self._store.drop_model(model):
+            self._file(*unused).unlink(missing_ok=True)
+
     def check_storage(self) -> None:
         """Find out whether a disk that was full has space again."""
         if self.error is not None:

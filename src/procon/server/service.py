@@ -24,7 +24,7 @@ from procon.server.disk import describe_storage_error, lock_folder, write_durabl
 from procon.server.engine import Engine, group_sizes
 from procon.server.jobs import Jobs
 from procon.server.metrics import ServerMetrics
-from procon.server.models import Models, ServedModel, share_backbone
+from procon.server.models import Models, ServedModel
 from procon.server.parts import KeptParts
 from procon.server.request_errors import Redactor, RequestError
 from procon.server.scheduler import DeviceWorker, Queue, Work
@@ -135,7 +135,7 @@ class Service:
     def _load(self, path: Path, name: str) -> Detector:
         training = self.jobs.training_folder(name)
         detector = Detector.load(path, weights=self.settings.weights, training=training, device=str(self.device))
-        share_backbone(detector, self._backbones)
+        detector.reader.extractor.backbone.share(self._backbones)
         if self.device.type == "cuda":  # kernels compile and graphs are recorded now, not with the first part
             engine = Engine(detector.scorer)
             for count in group_sizes(self.settings.batch):

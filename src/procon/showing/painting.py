@@ -96,9 +96,13 @@ def color_tables(highest: float, steps: int, *, weak: bool = False) -> tuple[Rea
 def paint(pixels: Bytes, heatmap: Floats, scale: ColorScale) -> Bytes:
     """The part [H, W, 3] under its heat map [H, W]."""
     level = scale.level(heatmap)
-    opacity = np.interp(level, _STOPS, _OPACITY).astype(np.float32)[:, :, None]
-    color = np.stack([np.interp(level, _STOPS, _COLORS[:, channel]) for channel in range(3)], axis=2)
-    return np.asarray((pixels * (1 - opacity) + color * opacity).clip(0, 255), np.uint8)
+    painted = level > _STOPS[0]  # the rest is transparent, and most of a picture is
+    level = level[painted]
+    opacity = np.interp(level, _STOPS, _OPACITY).astype(np.float32)[:, None]
+    color = np.stack([np.interp(level, _STOPS, _COLORS[:, channel]) for channel in range(3)], axis=1)
+    picture = np.array(pixels)
+    picture[painted] = (pixels[painted] * (1 - opacity) + color * opacity).clip(0, 255)
+    return picture
 
 
 def data_uri(image: bytes, kind: str = "jpeg") -> str:

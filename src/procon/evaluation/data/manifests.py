@@ -1,11 +1,11 @@
 """Datasets whose split is a file, not folders: the CSV of VisA and the JSON files of Real-IAD."""
 
 import csv
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from procon.documents import parse_json
 from procon.errors import ImageError
 from procon.evaluation.data.layouts import GOOD, Category, Sample, list_files, list_subfolders
 
@@ -92,7 +92,7 @@ def read_realiad(place: RealIad, name: str) -> Category:
     """The images of category ``name``, in the order of ``<name>.json``; each view is an image."""
     path = place.jsons / f"{name}.json"
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         meta = content["meta"]
         prefix = place.images / (meta.get("prefix") or name)
         base = prefix if prefix.is_dir() else place.images / name

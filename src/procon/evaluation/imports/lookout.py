@@ -1,6 +1,5 @@
 """Manifests of Amazon Lookout for Vision: a JSON line per image, with its label and a mask in colours."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from procon.arrays import Bools
+from procon.documents import parse_json
 from procon.errors import ImageError
 from procon.evaluation.imports.folder import ANOMALY, LabelledImage, Labels, find_files
 from procon.names import show_name
@@ -45,7 +45,7 @@ def _read_lines(manifest: Path) -> list[tuple[str, dict[str, Any]]]:
             continue
         where = f"{show_name(manifest)}, line {number}"
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
         except ValueError:
             raise ImageError(f"{where}: must be JSON, got {line[:40]!r}; export the manifest again") from None
         if not isinstance(entry, dict) or not isinstance(entry.get("source-ref"), str):

@@ -24,8 +24,15 @@ from procon.errors import ConfigError
 from procon.evaluation.runs.tokens import TokenCache
 from procon.files import atomic_path
 from procon.method.consensus import bank_consensus, lower_quartile, median, top_mean
-from procon.method.neighbors import nearest_in_banks
-from procon.method.score import fuse_layers, layer_scales, neighbors_of, read_layer, read_neighbors, shift_maps
+from procon.method.score import (
+    find_neighbors,
+    fuse_layers,
+    layer_scales,
+    neighbors_of,
+    read_layer,
+    read_neighbors,
+    shift_maps,
+)
 from procon.model.fitting import calibrate_memory, needs_measuring
 from procon.model.memory import LayerMemory, Memory
 from procon.model.reader import Embedding, Extractor, Reader
@@ -221,12 +228,9 @@ class Sweep:
 
     def _score_image(self, features: Tensor, layer: LayerMemory, parts: list[_ResidualPart]) -> list[Tensor]:
         """Residuals [B, P] of one image [1, P, D] for each of ``parts``, with one search for neighbours."""
-        if self._device.type == "cuda":  # where the search is fused with the readout
-            return [read_layer(features, layer, part.config).residuals[0] for part in parts]
         k = max(neighbors_of(part.config) for part in parts)
-        distances, rows = nearest_in_banks(features[0], layer.index, k)
-        nearest = layer.index.anchors, distances, rows
-        return [read_neighbors(features[0], *nearest, part.config).residuals[0] for part in parts]
+        nearest = layer.index.anchors, *find_neighbors(features, layer.index, k)
+        return [read_neighbors(features, *nearest, part.config).residuals[0] for part in parts]
 
     def _embed(self, embedding: Embedding, index: int, images: range) -> Iterable[Tensor]:
         for tokens in self._tokens.load_tokens(embedding.blocks(index), images):
@@ -267,14 +271,14 @@ class Sweep:
             reading = read_layer(features, layer, config, source == image)
             maps.append(bank_consensus(reading.residuals))
             if "-relative" in part.extras:
-                sums.append(reading.sums(len(layer.anchors)))
+                sums.append(reading.sums(len(layer.anchors))[0])
         if "-scale" in part.extras:
             self._save(part.key + "-scale", np.array(layer_scales(values.unsqueeze(1) for values in maps)))
         if "-good" in part.extras:
             self._save(part.key + "-good", torch.cat(maps).cpu().numpy())
         if sums:
             levels = replace(layer, sums=sum(sums[1:], sums[0])).levels
-            readings = (read_layer(features, layer, config, neighbors=True) for features in tested)
+            readings = (read_layer(features, layer, config) for features in tested)
             relative = [reading.relative_to(levels)[0].cpu().numpy() for reading in readings]
             self._save(part.key + "-relative", np.stack(relative))
 
