@@ -57,6 +57,24 @@ def is_file(path: str | Path) -> bool:
         return False
 
 
+Stamp = tuple[int, int, int]
+"""Inode, size and modification time: another file at the same path has another stamp. For a folder: of all files."""
+
+
+def read_stamp(path: Path) -> Stamp:
+    """The stamp of a file or folder."""
+    stats = [file.stat() for file in (path.iterdir() if path.is_dir() else (path,))]
+    return sum(s.st_ino for s in stats), sum(s.st_size for s in stats), max(s.st_mtime_ns for s in stats)
+
+
+def find_stamp(path: Path) -> Stamp | None:
+    """The stamp, or None for a missing file or an empty folder."""
+    try:
+        return read_stamp(path)
+    except (OSError, ValueError):
+        return None
+
+
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary file in the folder of ``path`` that becomes ``path`` on success and is removed on any failure.

@@ -283,6 +283,7 @@ def test_functions_and_modules_on_the_pages_exist() -> None:
                 "csv",
                 "html",
                 "py",
+                "toml",
                 "onnx",
                 "xml",
                 "bin",
@@ -310,7 +311,7 @@ def test_files_on_the_architecture_page_exist() -> None:
     places = re.findall(r"`((?:[\w*]+/)+(?:[\w*]+\.py)?|\w+\.py)`", table)
     assert len(places) > 40
     for place in places:
-        root = ROOT if place.startswith(("docs/", "tests/", "benchmarks/")) else ROOT / "src" / "procon"
+        root = ROOT if place.startswith(("docs/", "tests/", "benchmarks/", "release/")) else ROOT / "src" / "procon"
         assert list(root.glob(place)), f"architecture.md: there is no {place}"
 
 

@@ -202,7 +202,7 @@ def test_an_image_is_listed_once_and_something_is_good(bucket: Path, tmp_path: P
     odd = grey(bucket / "a.png").rename(bucket / "a.heic")
     with pytest.raises(ImageError, match=r"a\.heic: must be an image ending in"):
         write_category(
-            tmp_path / "part", Labels((LabelledImage(odd, False, bad.images[0].look),)), on_progress=no_progress
+            tmp_path / "part", Labels((LabelledImage(odd, False, bad.images[0].read_label),)), on_progress=no_progress
         )
     assert not (tmp_path / "part").exists()
 

@@ -1,4 +1,4 @@
-"""The folder of an exported model: what is in it, how to call it, and that it has arrived unchanged."""
+"""The manifest of an exported model: its files, how to call it, and checksums that show any change."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ PRECISIONS = ("fp32", "fp16", "int8")
 
 @dataclass(frozen=True)
 class ExportedCalibration:
-    """What a verdict needs of a :class:`procon.model.calibration.Calibration`, under the same names."""
+    """The part of a :class:`procon.model.calibration.Calibration` that a verdict needs, under the same names."""
 
     threshold: float
     pixel_threshold: float
@@ -41,7 +41,7 @@ class ExportedCalibration:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "ExportedCalibration":
-        """From ``threshold`` of a manifest; a KeyError, TypeError or ValueError says what does not fit."""
+        """From ``threshold`` of a manifest; a KeyError, TypeError or ValueError says what is wrong."""
         numbers: dict[str, Any] = {
             name: float(stored[name]) for name in ("threshold", "pixel_threshold", "typical", "promised_rate")
         }
@@ -73,7 +73,7 @@ def is_exported(path: Path) -> bool:
 
 
 def write_manifest(folder: Path, entries: Mapping[str, Any], files: Sequence[str]) -> None:
-    """Write ``entries`` with the sizes and checksums of ``files``, and a checksum over it all."""
+    """Write ``entries`` with the sizes and checksums of ``files``, and a checksum of all entries."""
     described = {name: {"bytes": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in files}
     document = _sealed({"format": MANIFEST_FORMAT, **entries, "files": described})
     (folder / MANIFEST).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

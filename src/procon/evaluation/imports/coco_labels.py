@@ -1,4 +1,4 @@
-"""Labels in a COCO file: images without annotations are good, the others have polygons, run lengths or boxes."""
+"""Labels in a COCO file: images without annotations are good; defects are polygons, run lengths or boxes."""
 
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ GOOD_CATEGORIES = ("good", "normal", "ok")
 def read_coco(file: Path, root: Path) -> Labels:
     """The labelled images of a COCO ``file``; the images are below ``root``.
 
-    An image is good if it has no annotations, or none but those of a category called good, normal or ok.
+    An image is good if it has no annotations, or only annotations of a category called good, normal or ok.
     """
     try:
         document = parse_json(file.read_text(encoding="utf-8-sig"))
@@ -58,7 +58,7 @@ def _size(entry: dict[str, Any]) -> tuple[int, int]:
 def _draw(
     file: Path, path: Path, size: tuple[int, int], annotations: list[tuple[str, dict[str, Any]]]
 ) -> tuple[str, Bools]:
-    """The category with the most pixels, and the pixels of all."""
+    """The category with the most pixels, and the pixels of all categories."""
     mask, areas = np.zeros(size, np.bool_), dict[str, int]()
     for name, annotation in annotations:
         try:
@@ -101,7 +101,7 @@ def decode_rle(segmentation: dict[str, Any], size: tuple[int, int]) -> Bools:
 
 
 def _parse_counts(text: str) -> list[int]:
-    """Numbers of 5 bits per character, lowest first; from the fourth on, the difference from the last but one."""
+    """Run lengths from text: 5 bits per character, lowest first; from the fourth on, differences to the second last."""
     counts: list[int] = []
     value = shift = 0
     for character in text:

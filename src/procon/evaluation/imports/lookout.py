@@ -28,13 +28,13 @@ def read_lookout(manifest: Path, root: Path) -> Labels:
     mask_paths = iter(find_files(root, [reference for reference, _ in with_mask], manifest))
     images = []
     for path, (_, _, label), mask in zip(paths, labelled, masks, strict=True):
-        look = _no_mask if mask is None else partial(_read_mask, next(mask_paths), mask[1])
-        images.append(LabelledImage(path, label == ANOMALY, look))
+        read_label = _no_mask if mask is None else partial(_read_mask, next(mask_paths), mask[1])
+        images.append(LabelledImage(path, label == ANOMALY, read_label))
     return Labels(tuple(images), len(entries) - len(labelled))
 
 
 def _read_lines(manifest: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Every entry with its place, for errors."""
+    """Every entry, with the place that errors name."""
     entries = []
     try:
         lines = manifest.read_text(encoding="utf-8-sig").splitlines()
@@ -99,7 +99,7 @@ def _no_mask() -> tuple[str, None]:
 
 
 def _read_mask(path: Path, colors: dict[str, tuple[int, int, int]]) -> tuple[str, Bools | None]:
-    """The class with the most pixels, and where any class but the background is."""
+    """The class with the most pixels, and the pixels of all classes but the background."""
     pixels = open_image(path).rgb8()
     areas = {name: (pixels == np.array(color, np.uint8)).all(axis=2) for name, color in colors.items()}
     unknown = ~np.logical_or.reduce(list(areas.values()))
