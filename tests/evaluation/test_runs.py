@@ -423,13 +423,14 @@ def test_bench_compares_with_the_paper_only_at_its_operating_point(
 # ------------------------------------------------------------------------------------------------------ the protocol
 
 
+def phase_tables() -> dict[str, dict[str, dict[str, float]]]:
+    """The tables of the four phases, as printed."""
+    places = {"single-layer": "mvtec", "fusion": "mvtec-bottom3", "pools": "mvtec-bottom3", "promotion": "mvtec"}
+    return {name: printed_values(name, dataset) for name, dataset in places.items()}
+
+
 def test_the_rules_choose_the_papers_recipe_from_the_papers_tables() -> None:
-    tables = {
-        "single-layer": printed_values("single-layer", "mvtec"),
-        "fusion": printed_values("fusion", "mvtec-bottom3"),
-        "pools": printed_values("pools", "mvtec-bottom3"),
-        "promotion": printed_values("promotion", "mvtec"),
-    }
+    tables = phase_tables()
     gate = dict.fromkeys([*tables["pools"], "SPM"], 99.5)
     lines = apply_protocol(tables, gate, BOTTOM_3)
     assert lines[-1].startswith("Surviving recipe: pool {-3, -6, -8, -9}, fusion by Mean.")
@@ -443,12 +444,7 @@ def test_the_rules_choose_the_papers_recipe_from_the_papers_tables() -> None:
 
 
 def test_a_pool_below_the_gate_is_not_promoted_and_no_pool_may_survive() -> None:
-    tables = {
-        "single-layer": printed_values("single-layer", "mvtec"),
-        "fusion": printed_values("fusion", "mvtec-bottom3"),
-        "pools": printed_values("pools", "mvtec-bottom3"),
-        "promotion": printed_values("promotion", "mvtec"),
-    }
+    tables = phase_tables()
     gate = {**dict.fromkeys([*tables["pools"], "SPM"], 99.5), "{-3, -6, -8, -9}": 98.9}
     lines = apply_protocol(tables, gate, BOTTOM_3)
     assert lines[-1] == "No pool survives on this data."

@@ -45,8 +45,12 @@ def prediction_answer(part: InspectedPart, map_side: int, seconds: float) -> sch
 
 def verdict_answer(row: StoreRow) -> schemas.VerdictAnswer:
     """A part that was scored earlier."""
-    relative_score = row["score"] / row["threshold"] if row["threshold"] else None
-    return schemas.VerdictAnswer(**row, relative_score=relative_score)
+    return schemas.VerdictAnswer(**row, relative_score=relative_score(row))
+
+
+def relative_score(row: StoreRow) -> float | None:
+    """The score of an earlier part over its threshold; None without a threshold above 0."""
+    return row["score"] / row["threshold"] if row["threshold"] else None
 
 
 def model_answers(service: Service) -> list[schemas.ModelAnswer]:

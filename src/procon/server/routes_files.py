@@ -120,7 +120,7 @@ def _csv_row(row: StoreRow) -> dict[str, Any]:
     return row | {
         "at": datetime.fromtimestamp(row["at"], UTC).isoformat(timespec="milliseconds"),
         "name": shown,
-        "relative_score": row["score"] / row["threshold"] if row["threshold"] else "",
+        "relative_score": answers.relative_score(row),
         "verdict": verdict,
         "regions": len(row["regions"]),
         "feedback": row["feedback_state"],

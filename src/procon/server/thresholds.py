@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
+from procon.amounts import count_of
 from procon.config import ThresholdRule
 from procon.errors import ImageError
 from procon.model.calibration import FEW, FEWEST, Calibration
@@ -91,7 +92,7 @@ def _threshold_without(calibration: Calibration, number: int) -> float:
 
 def describe_fit(count: int, rate: float, rule: ThresholdRule) -> list[str]:
     """What the threshold of a fit on ``count`` good images will promise, in sentences."""
-    images, lowest = f"{count} image{'' if count == 1 else 's'}", 1 / (count + 1)
+    images, lowest = count_of(count, "image"), 1 / (count + 1)
     if rule == "guarantee":
         asked = f"; {rate:.1%} takes {images_needed(rate)} images" if rate < lowest else ""
         lines = [f"With {images}, about {max(rate, lowest):.1%} of good parts will exceed the threshold{asked}."]

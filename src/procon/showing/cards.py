@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from procon.amounts import count_of
 from procon.arrays import Bytes
 from procon.errors import ConfigError, ImageError, MissingExtraError
 from procon.files import write_bytes
@@ -105,7 +106,7 @@ def prediction_html(prediction: Prediction) -> str:
     except ImageError as error:
         pictures = f"<p>{html.escape(str(error))}</p>"
     facts = [] if prediction.p_value is None else [f"p = {prediction.p_value:.3f}"]
-    facts.append(f"{len(prediction.regions)} region{'' if len(prediction.regions) == 1 else 's'}")
+    facts.append(count_of(len(prediction.regions), "region"))
     name = show_name(prediction.source) if prediction.source else "image without a path"
     scores = prediction.calibration.scores if prediction.calibration else ()
     return (

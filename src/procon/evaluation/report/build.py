@@ -26,12 +26,10 @@ _MAIN_SHARE = 0.6  # of these bytes, for the variant that is shown first
 _HIDDEN_SETTINGS = ("weights", "backbone", "image_size", "resize", "precision", "false_alarm_rate", "threshold_rule")
 
 
-def write_report(
-    run: Run, path: Path, on_progress: Progress, *, variant: str | None = None, page_bytes: int = PAGE_BYTES
-) -> None:
+def write_report(run: Run, path: Path, on_progress: Progress, *, variant: str | None = None) -> None:
     """Write the page. ``variant`` is shown first; by default the paper's recipe, or the first one stored.
 
-    Cards take at most ``page_bytes``; if they would take more, fewer cards are shown.
+    Cards take at most :data:`PAGE_BYTES`; if they would take more, fewer cards are shown.
     """
     titles, stored = choose_variants(run, variant), run.list_variants()
     tables = [name for name in TABLES if (run.folder / "tables" / f"{name}.csv").exists()]
@@ -55,7 +53,7 @@ def write_report(
                 continue
             view = open_view(run, category, name)
             more = f"procon report {run.folder.name} --variant {name}"
-            allowance = _allowance(page_bytes, len(stored), len(titles), number)
+            allowance = _allowance(len(stored), len(titles), number)
             blocks.append(_block(number, view_section(view, title, name, allowance, more)))
             rows[number].append(_summary_row(view, category, place))
             if number == 0:
@@ -93,12 +91,12 @@ _SCALE = (
 )
 
 
-def _allowance(total: int, categories: int, variants: int, number: int) -> int:
+def _allowance(categories: int, variants: int, number: int) -> int:
     """Bytes of cards for one variant on one category."""
     if variants == 1:
-        return total // categories
+        return PAGE_BYTES // categories
     share = _MAIN_SHARE if number == 0 else (1 - _MAIN_SHARE) / (variants - 1)
-    return int(total * share) // categories
+    return int(PAGE_BYTES * share) // categories
 
 
 def _block(number: int, content: str) -> str:

@@ -14,6 +14,7 @@ from procon.arrays import AnyFloats
 WIDTH, HEIGHT = 360, 270
 LEFT, RIGHT, TOP, BOTTOM = 46, 348, 48, 226  # of the frame that values are drawn in
 _BARS = 32
+_TICKS = 6  # of an axis, at most
 _STATIC = Path(__file__).parent / "static"
 _HEAD = 18  # pixels above a chart in a separate file
 _UNREADABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
@@ -88,11 +89,11 @@ def draw_curves(title: str, curves: Sequence[ChartLine], x_title: str, y_title: 
     return _chart(title, about, x_title, y_title, parts)
 
 
-def choose_ticks(low: float, high: float, most: int = 6) -> list[tuple[float, str]]:
-    """Round numbers from ``low`` to ``high``, at most ``most``, with their texts."""
+def choose_ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """At most six round numbers from ``low`` to ``high``, with their texts."""
     span = high - low
-    size = 10.0 ** math.floor(math.log10(span / most))
-    step = next(size * factor for factor in (1, 2, 5, 10, 20) if span / (size * factor) <= most - 1)
+    size = 10.0 ** math.floor(math.log10(span / _TICKS))
+    step = next(size * factor for factor in (1, 2, 5, 10, 20) if span / (size * factor) <= _TICKS - 1)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [(place * step, f"{place * step:.{digits}f}") for place in range(first, last + 1)]

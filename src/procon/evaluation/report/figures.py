@@ -3,8 +3,9 @@
 Pictures are drawn with Pillow and charts as SVG. Every map has a colour bar with the numbers it stands for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -41,20 +42,14 @@ class _Column:
 
 
 def qualitative_grid(
-    run: Run,
-    category: str,
-    variants: Mapping[str, str] | None = None,
-    indices: Sequence[int] | None = None,
-    *,
-    side: int = _SIDE,
+    run: Run, category: str, indices: Sequence[int] | None = None, *, side: int = _SIDE
 ) -> Image.Image:
-    """Input, ground truth and the map of each variant; a row for each example.
+    """Input, ground truth and the maps of hard NN, SPM and ProCon, where they are stored; a row for each example.
 
-    ``variants`` are columns as title -> variant name; by default those of hard NN, SPM and ProCon that are stored.
     ``indices`` are test images; by default they are evenly spaced by score, so that nobody picks them. Each column has
     its own scale, because distances in different memories are not comparable.
     """
-    columns = variants or paper_columns(run, [category])
+    columns = paper_columns(run, [category])
     if not columns:
         main = main_variant(run)
         columns = {title_of(main, {}): main}
@@ -171,9 +166,12 @@ def write_figures(
     main = main_variant(run, variant)
     for place, category in enumerate(categories):
         target = folder / category
-        for name, make in (("qualitative", qualitative_grid), ("layers", layer_maps)):
+        for name, draw in (
+            ("qualitative", partial(qualitative_grid, run, category)),
+            ("layers", partial(layer_maps, run, category, variant)),
+        ):
             try:
-                picture = make(run, category)
+                picture = draw()
             except ConfigError as error:
                 problems.append(f"{category}: {name}.png was left out: {error}")
                 continue
