@@ -235,6 +235,7 @@ FOREIGN_FLAGS = {"--check", "--strict", "--local-dir", "--data", "--ratios", "--
 FOREIGN_FLAGS |= {"--category", "--json"}
 FOREIGN_FLAGS |= {"--lite", "--run", "--part", "--head", "--address", "--num-cpus"}  # of benchmarks, and of ray
 FOREIGN_FLAGS |= {"--rounds", "--limit", "--systems", "--candidates"}
+FOREIGN_FLAGS |= {"--seconds", "--keep"}  # of the fuzzer
 
 
 @page
@@ -309,7 +310,7 @@ def test_files_on_the_architecture_page_exist() -> None:
     places = re.findall(r"`((?:[\w*]+/)+(?:[\w*]+\.py)?|\w+\.py)`", table)
     assert len(places) > 40
     for place in places:
-        root = ROOT if place.startswith(("docs/", "tests/", "benchmarks/")) else ROOT / "src" / "procon"
+        root = ROOT if place.startswith(("docs/", "tests/", "benchmarks/", "release/")) else ROOT / "src" / "procon"
         assert list(root.glob(place)), f"architecture.md: there is no {place}"
 
 

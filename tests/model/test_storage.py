@@ -6,6 +6,7 @@ import re
 import stat
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,31 @@ from procon.model import storage
 from procon.model.metadata import MODEL_FORMAT, read_metadata, rewrite_metadata
 from procon.model.storage import read_model, write_model
 
-METADATA = {"config": {"layers": [-3, -6], "seed": 42}, "calibration": {"scores": [0.1, 0.3125]}, "ü": None}
+IMAGES = [{"name": f"{name}.png", "size": [96, 80], "digest": "file:0"} for name in "aü"]
+METADATA: dict[str, Any] = {
+    "config": {"layers": [-3, -6], "seed": 42},
+    "backbone": {
+        "source": "path:tiny",
+        "sha256": "0",
+        "fingerprint": "1",
+        "architecture": {"hidden": 32, "depth": 4, "heads": 2, "registers": 0, "swiglu": False, "mlp_ratio": 4},
+        "embedded": False,
+    },
+    "images": IMAGES,
+    "thumbnail_bytes": 0,
+    "patches": 25,
+    "roi": None,
+    "calibration": {
+        "scores": [0.1, 0.3125],
+        "peaks": [0.2, 0.4],
+        "medians": [0.01, 0.02],
+        "false_alarm_rate": 0.01,
+        "kind": "leave-one-out",
+        "images": [],
+    },
+    "history": [],
+    "ü": None,
+}
 
 
 def make_tensors() -> dict[str, Tensor]:
@@ -65,7 +90,7 @@ def test_the_same_content_is_the_same_bytes(model: Path, tmp_path: Path) -> None
 
 
 def test_transposed_tensors_keep_their_values(tmp_path: Path) -> None:
-    write_model(tmp_path / "t.procon", {"t": torch.arange(6.0).view(2, 3).T}, {})
+    write_model(tmp_path / "t.procon", {"t": torch.arange(6.0).view(2, 3).T}, METADATA)
     assert torch.equal(read_model(tmp_path / "t.procon")[0]["t"], torch.arange(6.0).view(2, 3).T)
 
 
@@ -159,7 +184,9 @@ def test_trailing_bytes_are_called_corrupted(model: Path) -> None:
 
 def test_a_newer_format_asks_for_an_upgrade(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "MODEL_FORMAT", MODEL_FORMAT + 1)
-    write_model(model, make_tensors(), {**METADATA, "lessons": [{}]})
+    lesson = {"name": "lesson 1", "image": IMAGES[0], "box": [0, 0, 9, 9], "patches": [3]}
+    monkeypatch.setattr(storage, "check_written", lambda *_: None)
+    write_model(model, make_tensors(), {**METADATA, "lessons": [lesson]})
     monkeypatch.undo()
     assert (
         f"has format {MODEL_FORMAT + 1}, this release reads up to {MODEL_FORMAT}; upgrade with: pip install"
@@ -210,7 +237,8 @@ def test_a_missing_file_names_the_command_that_makes_one(tmp_path: Path) -> None
 
 
 def test_changed_metadata_gives_the_file_that_would_have_been_written(model: Path, tmp_path: Path) -> None:
-    for changes in ({"calibration": None}, {"calibration": {"scores": ["ä", 1.5e-300] * 50}}):
+    many = {**METADATA["calibration"], "scores": [7, 1.5e-300] * 50, "ä": "ö"}
+    for changes in ({"calibration": None}, {"calibration": many}):
         written = rewrite_metadata(model, **changes)
         write_model(tmp_path / "whole.procon", make_tensors(), {**METADATA, **changes})
         assert model.read_bytes() == (tmp_path / "whole.procon").read_bytes()

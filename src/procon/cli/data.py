@@ -26,7 +26,7 @@ def check(
     for leftover in leftovers:
         echo(f"problem: {show_name(leftover)}: left by a killed program; remove it if none is writing", err=True)
     with show_progress() as on_progress:
-        report = check_folder(folder, lambda done, total: on_progress("opening images", done, total), quick)
+        report = check_folder(folder, on_progress, quick)
     echo(f"{folder}: {report.heading}")
     for line in report.lines:
         echo(line)

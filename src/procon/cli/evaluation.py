@@ -74,7 +74,7 @@ def bench(
         result = tables.bench(run, config, chosen, compute, seeds=seeds, keep_work=keep_work)
     if config.image_size == AUTO:
         for category in chosen:
-            height, width = run.about(category, variant_name(config))["size"]
+            height, width = run.load_about(category, variant_name(config))["size"]
             echo(f"{category}: input of {width} x {height} pixels, from the proportions of its good images")
     if verdicts:
         if seeds > 1:
@@ -158,7 +158,7 @@ def figures(
     from procon.evaluation.report.lineup import open_run
 
     opened = open_run(run)
-    chosen = choose_categories(run, list(opened.stored()), _split(categories))
+    chosen = choose_categories(run, list(opened.list_variants()), _split(categories))
     folder = output or run / "figures"
     with show_progress() as on_progress:
         written, problems = write_figures(opened, folder, chosen, on_progress, variant)

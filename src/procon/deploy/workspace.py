@@ -1,4 +1,4 @@
-"""The folder in which an export is made: locked while the export runs, removed when it ends or by the next export."""
+"""The work folder of an export: locked while the export runs, and removed at its end or by the next export."""
 
 import os
 import shutil

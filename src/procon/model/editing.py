@@ -65,7 +65,7 @@ class Editor:
             else:
                 features, size = image
                 reading = reader.score_features(features, size, memory, marked)
-                score = reader.good_score(reading, reader.scope(size, memory.roi))
+                (score,) = reader.good_scores(reading, reader.scope(size, memory.roi))
             yield score
             self.on_progress("calibrating", number + 1, len(sources))
 

@@ -1,7 +1,7 @@
 """From good images to a model: embed, select anchors, score every image as if the memory had been built without it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from procon.model.reader import EmbeddedImage, Reader
 from procon.model.selection import FeatureStore, build_layer, coreset_size
 from procon.progress import Progress
 from procon.vision.images import ImageLike, open_image
-from procon.vision.scope import RoiLike, roi_mask
+from procon.vision.scope import RoiLike, Scope, roi_mask
 
 MIRROR_MARGIN = 1.12  # the least error on real parts, see docs/use/threshold.md
 KEPT_BYTES = 2**30  # readings of training images up to this size are kept; beyond it the images are searched twice
@@ -85,7 +85,7 @@ def _score_mirrored(reader: Reader, memory: Memory, item: ImageLike) -> GoodScor
     mirrored = replace(picture, pixels=np.ascontiguousarray(picture.pixels[:, ::-1]))
     features = reader.extractor.features(reader.extractor.prepare(mirrored).unsqueeze(0))
     scope = reader.scope(picture.size, memory.roi)
-    score = reader.good_score(reader.score_features(features, picture.size, memory), scope)
+    (score,) = reader.good_scores(reader.score_features(features, picture.size, memory), scope)
     return GoodScore(MIRROR_MARGIN * score.score, MIRROR_MARGIN * score.peak, score.median)
 
 
@@ -143,17 +143,19 @@ def score_images(
 
     ``readings`` are those of :func:`measure_images`; without them the images are searched again.
     """
-    config, scores = reader.config, []
-    for number, image in enumerate(images(), begin):
-        if image is None:
-            score = previous[number]
-            assert score is not None
+    config, scores = reader.config, list[GoodScore]()
+    for group in _groups(reader, memory, images(), begin):
+        numbers = group.numbers
+        if group.features is None:
+            for number in numbers:
+                score = previous[number]
+                assert score is not None
+                scores.append(score)
         else:
-            features, scope = reader.counted(image, memory.roi)
-            layers = readings[number - begin] if readings else None
-            score = reader.good_score(read_as_new(memory, config, stand_ins, number, features, layers), scope)
-        scores.append(score)
-        on_progress("calibrating", number + 1, len(memory.images))
+            layers = _joined([readings[number - begin] for number in numbers]) if readings else None
+            reading = read_as_new(memory, config, stand_ins, numbers, group.features, layers)
+            scores += reader.good_scores(reading, group.scope)
+        on_progress("calibrating", begin + len(scores), len(memory.images))
     return scores
 
 
@@ -161,22 +163,56 @@ def read_as_new(
     memory: Memory,
     config: Config,
     stand_ins: Sequence[StandIns],
-    number: int,
+    numbers: Sequence[int],
     features: Sequence[Tensor],
     layers: Sequence[LayerReading] | None = None,
     levels: Sequence[Tensor] | None = None,
 ) -> Reading:
-    """The reading of training image ``number`` [1, P, D] per layer with ``stand_ins`` in place of its own anchors.
+    """The reading of training images ``numbers`` [N, P, D] per layer with ``stand_ins`` in place of their own anchors.
 
-    ``layers`` is what the memory says of it without its own anchors, if that is known. ``levels`` are those without
-    what the image added to them; they follow from ``layers``, unless ``features`` are of a changed copy of the image.
+    ``layers`` is what the memory says of them without their own anchors, if that is known. ``levels`` are those without
+    what each image added to them; they follow from ``layers``, unless ``features`` are of a changed copy of an image.
     """
-    own = memory.own([number])
+    own = memory.own_of_each(numbers)
     if layers is None:
         layers = read_layers(features, memory, config, hidden=own)
     if levels is None and config.score_relative_to == "anchors":
         levels = levels_without_own(layers, memory)
     return fuse(replace_own(stand_ins, features, layers, memory, own, config), memory, config, levels=levels)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Training images that are searched together."""
+
+    numbers: list[int]
+    features: list[Tensor] | None  # [N, P, D] per layer of the patches that count; None: the images are not available
+    scope: Scope | None
+
+
+def _groups(reader: Reader, memory: Memory, images: Iterable[EmbeddedImage | None], begin: int) -> Iterator[_Group]:
+    """Training images from number ``begin`` on, as many at a time as the device searches together."""
+    most, waiting = reader.extractor.group_size, list[tuple[list[Tensor], Scope | None]]()
+
+    def group(before: int) -> _Group:
+        features = [torch.cat(layer) for layer in zip(*(layers for layers, _ in waiting), strict=True)]
+        return _Group(list(range(before - len(waiting), before)), features, waiting[0][1])
+
+    number = begin - 1
+    for number, image in enumerate(images, begin):
+        if waiting and (image is None or len(waiting) == most):
+            yield group(number)
+            waiting.clear()
+        if image is None:
+            yield _Group([number], None, None)
+        else:
+            waiting.append(reader.counted(image, memory.roi))
+    if waiting:
+        yield group(number + 1)
+
+
+def _joined(readings: Sequence[tuple[LayerReading, ...] | None]) -> list[LayerReading]:
+    return [LayerReading.join(layer) for layer in zip(*(one for one in readings if one is not None), strict=True)]
 
 
 @torch.inference_mode()
@@ -196,25 +232,28 @@ def measure_images(
     sums: list[Tensor] = []
     stand_ins = [StandIns.none(layer.anchors) for layer in memory.layers]
     readings: Readings | None = []
-    for number, image in enumerate(images(), begin):
-        layers = None
-        if image is not None:
-            features, _ = reader.counted(image, memory.roi)
-            layers = read_layers(features, memory, config, hidden=memory.own([number]))
-            for spare, patches, layer in zip(stand_ins, features, layers, strict=True):
-                spare.update(patches[0], layer)
+    for group in _groups(reader, memory, images(), begin):
+        split: Readings = [None] * len(group.numbers)
+        if group.features is not None:
+            hidden = memory.own_of_each(group.numbers)
+            layers = read_layers(group.features, memory, config, hidden=hidden)
+            for spare, patches, layer in zip(stand_ins, group.features, layers, strict=True):
+                spare.update(patches, layer)
             reading = fuse(layers, memory, plain)
             if config.normalization == "train":
                 maps.append(reading.maps)
-            quartiles.append(lower_quartile(reading.scores)[0])
+            quartiles.append(lower_quartile(reading.scores))
             if relative:
-                own = [part.sums(len(layer.anchors)) for part, layer in zip(layers, memory.layers, strict=True)]
-                sums = [total + more for total, more in zip(sums, own, strict=True)] if sums else own
-            if readings is not None and sum(layer.bytes for layer in layers) * count > KEPT_BYTES:
+                of_layers = [part.sums(len(layer.anchors)) for part, layer in zip(layers, memory.layers, strict=True)]
+                for own in zip(*of_layers, strict=True):  # image by image, whatever the groups are
+                    sums = [total + more for total, more in zip(sums, own, strict=True)] if sums else list(own)
+            if readings is not None and sum(layer.bytes for layer in layers) / len(group.numbers) * count > KEPT_BYTES:
                 readings = None
+            if readings is not None:
+                split = list(zip(*(layer.split() for layer in layers), strict=True))
         if readings is not None:
-            readings.append(layers)
-        on_progress("measuring good images", number + 1, count)
+            readings += split
+        on_progress("measuring good images", group.numbers[-1] + 1, count)
     measured = memory.layers
     if config.normalization == "train":
         scales = layer_scales(maps)
@@ -223,5 +262,5 @@ def measure_images(
         measured = tuple(replace(layer, sums=total) for layer, total in zip(measured, sums, strict=True))
     quartile = memory.quartile
     if config.map_offset == "quartile":
-        quartile = float(median(torch.stack(quartiles), dim=0))
+        quartile = float(median(torch.cat(quartiles), dim=0))
     return replace(memory, layers=measured, quartile=quartile), stand_ins, readings

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from procon.errors import ModelFileError
 from procon.files import atomic_path
-from procon.model.metadata import KEY, MODEL_FORMAT, PLAIN_FORMAT, read_metadata, sealed
+from procon.model.metadata import KEY, MODEL_FORMAT, PLAIN_FORMAT, check_written, read_metadata, sealed
 from procon.vision.weights import read_safetensors
 
 
@@ -30,6 +30,7 @@ def write_model(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]
             number = re.search(r"os error (\d+)", str(error))
             code = int(number[1]) if number else errno.EIO
             raise OSError(code, os.strerror(code), str(path)) from error
+        check_written(path, temporary)
 
 
 def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Outlines of masks as closed lines, in numpy and Python alone."""
+"""Outlines of masks as closed lines, with numpy only."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The models of a folder: loaded, reloaded when their files change, and replaced without interrupting requests."""
+"""The models of a folder: loaded, reloaded when their files change, without interrupting requests."""
 
 import contextlib
 import copy
@@ -125,6 +125,14 @@ class Models:
         """Whether a folder of that name holds an exported model."""
         return is_exported(self.folder / name)
 
+    def location(self, name: str) -> Path:
+        """The file of a model, or the folder of an exported one; refused if there is neither."""
+        if re.fullmatch(NAME_PATTERN, name):
+            for path in (self.path(name), self.folder / name):
+                if path.is_file() or (path.is_dir() and is_exported(path)):
+                    return path
+        raise RequestError(404, f"no such model: {name}")
+
     def editing(self, name: str) -> threading.Lock:
         """The lock to hold while the file of a model is replaced."""
         return self._edits.setdefault(name, threading.Lock())
@@ -145,7 +153,7 @@ class Models:
         ]
 
     def get(self, name: str) -> ServedModel:
-        """The current model, or a refusal."""
+        """The current model; refused if there is none."""
         entry = self._entries.get(name)
         if entry is not None and entry.model is not None:
             return entry.model
@@ -272,9 +280,9 @@ def _with_threshold(detector: Detector, metadata: dict[str, Any]) -> Detector:
 
 
 def share_backbone(detector: Detector, backbones: WeakSet[Backbone]) -> None:
-    """Let a detector use the weights of an equal backbone that is already loaded; twenty models then hold them once.
+    """Let a detector use the weights of an equal backbone that is already loaded, so that they are in memory once.
 
-    Only weights are shared. What depends on the size of the input is not.
+    Only weights are shared; tensors that depend on the size of the input are not.
     """
     own = detector.reader.extractor.backbone
     for other in backbones:

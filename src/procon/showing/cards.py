@@ -1,6 +1,5 @@
-"""Predictions and detectors as a person looks at them in Python: pictures, plots and the cards of notebooks."""
+"""Show predictions and detectors in Python: pictures, plots and the cards of notebooks."""
 
-import base64
 import html
 import io
 import json
@@ -16,7 +15,7 @@ from procon.errors import ConfigError, ImageError, MissingExtraError
 from procon.files import write_bytes
 from procon.names import show_name
 from procon.prediction import Prediction
-from procon.showing.painting import color_scale, paint_prediction
+from procon.showing.painting import color_scale, data_uri, paint_prediction
 from procon.vision.images import open_image
 from procon.vision.pictures import jpeg, shrink
 
@@ -130,8 +129,8 @@ def detector_html(title: str, lines: Sequence[str], scores: Sequence[float], thr
 
 
 def _picture(pixels: Bytes, words: str) -> str:
-    content = base64.b64encode(jpeg(shrink(pixels, CARD_SIDE), quality=85)).decode()
-    return f"<img alt='{words}' style='max-width:{CARD_SIDE}px' src='data:image/jpeg;base64,{content}'>"
+    small = data_uri(jpeg(shrink(pixels, CARD_SIDE), quality=85))
+    return f"<img alt='{words}' style='max-width:{CARD_SIDE}px' src='{small}'>"
 
 
 def _axis(good: Sequence[float], threshold: float | None, score: float | None, color: str) -> str:

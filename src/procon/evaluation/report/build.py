@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from procon.errors import ImageError
 from procon.evaluation.data.datasets import Sample
-from procon.evaluation.paper.results import Result, backbone_name, fill_table, row_config
+from procon.evaluation.paper.results import Result, backbone_name, fill_table, mean_where_defined, row_config
 from procon.evaluation.paper.tables import TABLES, TITLES, build_table
 from procon.evaluation.report import page
 from procon.evaluation.report.cards import view_section
@@ -45,7 +43,7 @@ def write_report(
 
     Cards take at most ``page_bytes``; if they would take more, fewer cards are shown.
     """
-    titles, stored = choose_variants(run, variant), run.stored()
+    titles, stored = choose_variants(run, variant), run.list_variants()
     tables = [name for name in TABLES if (run.folder / "tables" / f"{name}.csv").exists()]
     total = sum(name in variants for variants in stored.values() for name in titles) + 1
     done = 0
@@ -145,7 +143,7 @@ def _warnings(run: Run, samples: Sequence[Sample], unreadable: Sequence[str]) ->
 
 
 def _introduction(run: Run, drawn: int) -> str:
-    count = len({variant for variants in run.stored().values() for variant in variants})
+    count = len({variant for variants in run.list_variants().values() for variant in variants})
     variants = f"{count} variants, {drawn} of them with pictures and curves" if count > 1 else "one variant"
     return f"{backbone_name(run.base)}, {variants}. Each list begins with the worst."
 
@@ -153,7 +151,9 @@ def _introduction(run: Run, drawn: int) -> str:
 def _settings(run: Run, titles: Mapping[str, str]) -> list[tuple[str, str]]:
     """The dataset, the backbone and the settings of the main variant."""
     main, title = next(iter(titles.items()))
-    about = next(run.about(category, main) for category, variants in run.stored().items() if main in variants)
+    about = next(
+        run.load_about(category, main) for category, variants in run.list_variants().items() if main in variants
+    )
     base = run.base
     size = _input_sizes(run, main) + (f", centre of {base.resize} x {base.resize}" if base.resize else "")
     digest = str(about.get("weights", ""))[:12]
@@ -175,7 +175,9 @@ def _settings(run: Run, titles: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def _input_sizes(run: Run, variant: str) -> str:
     """The input of each category that has results of a variant; one size where it is the same for all."""
-    about = {name: run.about(name, variant)["size"] for name, stored in run.stored().items() if variant in stored}
+    about = {
+        name: run.load_about(name, variant)["size"] for name, stored in run.list_variants().items() if variant in stored
+    }
     sizes = {name: f"{width} x {height} pixels" for name, (height, width) in about.items()}
     distinct = set(sizes.values())
     return distinct.pop() if len(distinct) == 1 else "; ".join(f"{name}: {size}" for name, size in sizes.items())
@@ -223,11 +225,7 @@ def _variants_table(run: Run, stored: Mapping[str, Sequence[str]], caption: str)
 
 def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each metric where it is defined."""
-    means = {}
-    for name in TITLES:
-        values = [values[name] for values in metrics if not np.isnan(values[name])]
-        means[name] = float(np.mean(values)) if values else float("nan")
-    return means
+    return {name: mean_where_defined(values[name] for values in metrics) for name in TITLES}
 
 
 def _paper_tables(run: Run, names: Sequence[str]) -> str:
@@ -241,7 +239,7 @@ def _paper_tables(run: Run, names: Sequence[str]) -> str:
 
 def _fill_where_complete(run: Run, name: str) -> Result | None:
     """A table on the categories that have all of its variants; None where it cannot be filled."""
-    table, stored = build_table(name, run.dataset.name), run.stored()
+    table, stored = build_table(name, run.dataset.name), run.list_variants()
 
     def is_complete(category: str, seed: int) -> bool:
         return all(variant_name(row_config(run.base, row, seed)) in stored[category] for row in table.rows)
