@@ -35,8 +35,8 @@ from procon import Config
 config = Config.best(backbone="dinov2-small")  # your settings override the recipe's
 ```
 
-Then call `Detector(config).fit("parts/good")` as usual. On the command line: `procon fit GOOD -o part.procon --best`.
-Other flags override the recipe too: `--best --image-size 518`.
+Then call `Detector(config).fit("parts/good")` as usual. On the command line: `procon fit GOOD --recipe best`.
+Other flags override the recipe too: `--recipe best --image-size 518`. [Recipes](recipes.md) compares all three.
 
 ## What it computes
 
@@ -46,6 +46,8 @@ Other flags override the recipe too: `--best --image-size 518`.
 
 WHY = {
     "image_size": "most defects are small, and a patch covers a third of the area",
+    "patch_budget": "the same number of patches, where `image_size` is `auto`",
+    "max_scale": "where `image_size` is `auto`: these parts gained from patches smaller than 14 of their pixels",
     "layers": "the shallow block -10 sees fine structure, -3 sees context; three memories in place of four",
     "banks": "at this size the median over banks hardly improved maps, and each bank adds the same cost",
     "coreset_ratio": "2 % of 2.9 times as many patches: a bank is about as large as before",

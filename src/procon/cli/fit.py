@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 EMBED = ("backbone", "thumbnails")
 SUSPECTS = ("list", "leave-out")
 
+_RECIPES = {
+    None: "recipe: paper, the default, as it is the published one; --recipe best finds more and takes longer, --recipe "
+    "fast is for two cores",
+    "fast": "recipe: fast, fewer patches, layers and anchors, for two cores",
+    "paper": "recipe: paper",
+    "best": "recipe: best, more patches and other layers than the paper's",
+}
+
 _file_option = partial(Option, rich_help_panel="Model file")
 _training_option = partial(Option, rich_help_panel="Training images")
 _scale_option = partial(Option, rich_help_panel="Many parts, many machines")
@@ -63,11 +71,13 @@ def fit(
     ] = None,
     ray: RayOption = None,
     *,
+    recipe: str | None,
     settings: dict[str, Any],
 ) -> None:
     """Fit a detector on good images and write one model file."""
     config = Config(**settings)
     refuse(config, "fit")
+    stderr_console().print(_RECIPES[recipe])
     embedded = [word.strip() for word in embed.split(",")] if embed else []
     for flag, words, allowed in (("embed", embedded, EMBED), ("suspects", [suspects] if suspects else [], SUSPECTS)):
         if not set(words) <= set(allowed):
@@ -89,12 +99,16 @@ def fit(
     from procon.results.cost import plan_fit
     from procon.vision.folders import training_images
     from procon.vision.scope import parse_roi
+    from procon.vision.shape import shape_of
 
     console, region = stderr_console(), None if roi is None else parse_roi(roi)
     images = training_images(good) if good.is_dir() else (good,)
     started = time.perf_counter()
+    shape = shape_of(config, images)
+    for line in shape.describe():
+        console.print(line)
     with show_status(f"loading {config.backbone}"):
-        detector = Detector(config, device=device)
+        detector = Detector(shape.config, device=device)
         plan = plan_fit(detector, len(images), _open_first_readable(images))
     console.print(f"{good}: {plan}")
     thumbnails = "thumbnails" in embedded
