@@ -113,7 +113,8 @@ def main() -> int:
                 for root, category in found
             ]
             for future in waiting:
-                print(f"{time.perf_counter() - started:7.0f} s  {future.result()}", flush=True)
+                done = future.result()
+                print(f"{time.perf_counter() - started:7.0f} s  {done}", flush=True)
         cores = 1 if given.processes == 1 else os.cpu_count()
         with ProcessPoolExecutor(cores, get_context("spawn")) as pool:
             rows = measured_rows(found, folder, base, given.tables, given.seeds, pool)

@@ -1,5 +1,6 @@
 """The study of recipes: metrics against the package's, voters against plain loops and against the detector."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ from PIL import Image
 from procon import Config, Detector
 from procon.evaluation.metrics import evaluate
 from procon.method.maps import gaussian_blur
-from research import candidates
+from research import candidates, plan, strict
+from research.bench import Reading
 from research.judge import Judge, blur, guided
+from research.leaderboard import Board
 from research.rendered import KINDS, draw_defect
 from research.voters import (
     Neighbors,
@@ -169,3 +172,39 @@ def test_candidates_have_different_names() -> None:
     assert len({one.name for one in maps}) == len(maps) > 500
     assert len({one.name for one in scores}) == len(scores) > 80
     assert {candidates.CONFIG.name, candidates.BEST.name} <= {one.name for one in maps}
+
+
+def test_a_choice_that_loses_nowhere_is_made_without_the_part() -> None:
+    def rows(table: dict[str, dict[str, tuple[float, float]]]) -> list[dict[str, str]]:
+        return [
+            {"reading": name, "part": part, "seed": "0", "p_ap": str(ap), "p_f1": "50", "aupro": str(aupro)}
+            for name, parts in table.items()
+            for part, (ap, aupro) in parts.items()
+        ]
+
+    table = {
+        "paper": {"a": (50.0, 90.0), "b": (50.0, 90.0), "c": (50.0, 90.0)},
+        "today": {"a": (55.0, 90.0), "b": (55.0, 90.0), "c": (55.0, 90.0)},
+        "loses on c": {"a": (70.0, 90.0), "b": (70.0, 90.0), "c": (60.0, 88.5)},
+        "dear": {"a": (80.0, 90.0), "b": (80.0, 90.0), "c": (80.0, 90.0)},
+    }
+    board = Board(rows(table), strict.MAP)
+    readings = {"paper": Reading(), "today": plan.MAP, "loses on c": plan.MAP, "dear": Reading(image_size=784, banks=5)}
+    assert strict.least_gain(board, "loses on c", "paper", "abc") == pytest.approx(-1.5)
+    assert strict.choose(board, list(table)[:3], "paper", "abc") == "today"
+    found = strict.choose_without_each(
+        board, readings, "abc", "paper", "today", lambda reading: strict.is_affordable(reading, plan.MAP)
+    )
+    assert [one.reading for one in found] == ["today", "today", "loses on c"]
+    assert found[2].least == pytest.approx(-1.5) and found[2].gain == pytest.approx((5 - 1.5) / 3)
+
+
+def test_costs_are_those_of_patches_blocks_and_anchors() -> None:
+    best = strict.cost_of(plan.MAP)
+    assert best.anchors == 3 * 0.02 * 2304 * 200
+    assert best.operations == 10 * (12 * 2304 * 384**2 + 2 * 2304**2 * 384) + 2304 * best.anchors * 384
+    assert strict.cost_of(replace(plan.MAP, views="mirror")).operations == 2 * best.operations
+    assert not strict.is_affordable(replace(plan.MAP, coreset_ratio=0.05), plan.MAP)
+    assert strict.is_affordable(replace(plan.MAP, coreset_ratio=0.026), plan.MAP)
+    tiled = strict.cost_of(replace(plan.MAP, tile=392))
+    assert tiled.operations == 10 * 9 * (12 * 784 * 384**2 + 2 * 784**2 * 384) + 2304 * best.anchors * 384
