@@ -235,6 +235,7 @@ FOREIGN_FLAGS = {"--check", "--strict", "--local-dir", "--data", "--ratios", "--
 FOREIGN_FLAGS |= {"--category", "--json"}
 FOREIGN_FLAGS |= {"--lite", "--run", "--part", "--head", "--address", "--num-cpus"}  # of benchmarks, and of ray
 FOREIGN_FLAGS |= {"--rounds", "--limit", "--systems"}
+FOREIGN_FLAGS |= {"--seconds", "--keep"}  # of the fuzzer
 
 
 @page
@@ -282,6 +283,7 @@ def test_functions_and_modules_on_the_pages_exist() -> None:
                 "csv",
                 "html",
                 "py",
+                "toml",
                 "onnx",
                 "xml",
                 "bin",
@@ -309,7 +311,7 @@ def test_files_on_the_architecture_page_exist() -> None:
     places = re.findall(r"`((?:[\w*]+/)+(?:[\w*]+\.py)?|\w+\.py)`", table)
     assert len(places) > 40
     for place in places:
-        root = ROOT if place.startswith(("docs/", "tests/", "benchmarks/")) else ROOT / "src" / "procon"
+        root = ROOT if place.startswith(("docs/", "tests/", "benchmarks/", "release/")) else ROOT / "src" / "procon"
         assert list(root.glob(place)), f"architecture.md: there is no {place}"
 
 
@@ -320,6 +322,7 @@ def test_every_entry_of_a_model_file_is_on_the_architecture_page(
     corners = [(0, 0), (70, 0), (70, 70), (0, 70)]
     detector = Detector(config).fit(good_folder, thumbnails=True, roi=corners)
     detector.teach(part_pixels(100, defect=True), (30, 40, 50, 60))
+    detector.limits(count=1)
     tensors, document = read_model(detector.save(tmp_path / "m", embed_backbone=True))
     own = [name for name in tensors if not name.startswith("backbone.")]
     entries = {re.sub(r"^(memory|lessons)\.\d+", r"\1.<i>", name) for name in own}
