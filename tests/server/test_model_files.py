@@ -10,7 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from procon import Detector
-from procon.model.calibration import Calibration
+from procon.config import ThresholdRule
+from procon.model.calibration import Calibration, GoodScore
 from procon.server.settings import Limits
 from procon.server.thresholds import describe_fit
 from tests.server.process import wait_for
@@ -234,7 +235,7 @@ def test_what_a_fit_will_promise_is_said_before_it(client: TestClient) -> None:
 
 @pytest.mark.parametrize("count", [9, 30, 120])
 def test_the_promise_of_a_guarantee_is_that_of_its_threshold(count: int) -> None:
-    calibration = Calibration.of([(0.01 * k, 1.0, 0.1) for k in range(count)], 0.01, "guarantee")
+    calibration = Calibration.of([GoodScore(0.01 * k, 1.0, 0.1) for k in range(count)], 0.01, "guarantee")
     (sentence,) = describe_fit(count, 0.01, "guarantee")[:1]
     assert f"about {max(calibration.promised_rate, 0.01):.1%} of good parts" in sentence
     assert ("takes 99 images" in sentence) == (count < 99)
@@ -242,7 +243,7 @@ def test_the_promise_of_a_guarantee_is_that_of_its_threshold(count: int) -> None
 
 @pytest.mark.parametrize("rule", ["robust", "guarantee"])
 def test_the_images_that_decide_are_named_with_what_they_change(
-    client: TestClient, folder: Path, detector: Detector, rule: str
+    client: TestClient, detector: Detector, rule: ThresholdRule
 ) -> None:
     client.put("/v1/models/disc/threshold", json={"false_alarm_rate": 0.2, "rule": rule})
     threshold = client.get("/v1/models/disc").json()["threshold"]
