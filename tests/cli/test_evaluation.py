@@ -3,7 +3,6 @@
 import csv
 import inspect
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import typer
 
 from procon import ConfigError, Detector
-from procon.cli import app, main
+from procon.cli import app
 from procon.cli.flags import parse_settings, with_settings
 from tests.conftest import tiny_config
 from tests.evaluation.test_runs import make_category
@@ -21,19 +20,10 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def procon(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+def procon(run: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """Run `procon ARGS` in this process, in an empty folder: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["procon", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -231,6 +231,7 @@ FOREIGN_FLAGS = {"--check", "--strict", "--local-dir", "--data", "--ratios", "--
 FOREIGN_FLAGS |= {"--category", "--json"}
 FOREIGN_FLAGS |= {"--lite", "--run", "--part", "--head", "--address", "--num-cpus"}  # of benchmarks, and of ray
 FOREIGN_FLAGS |= {"--rounds", "--limit", "--systems"}
+FOREIGN_FLAGS |= {"--seconds", "--keep"}  # of the fuzzer
 
 
 @page
@@ -278,6 +279,7 @@ def test_functions_and_modules_on_the_pages_exist() -> None:
                 "csv",
                 "html",
                 "py",
+                "toml",
                 "onnx",
                 "xml",
                 "bin",
@@ -316,6 +318,7 @@ def test_every_entry_of_a_model_file_is_on_the_architecture_page(
     corners = [(0, 0), (70, 0), (70, 70), (0, 70)]
     detector = Detector(config).fit(good_folder, thumbnails=True, roi=corners)
     detector.teach(part_pixels(100, defect=True), (30, 40, 50, 60))
+    detector.limits(count=1)
     tensors, document = read_model(detector.save(tmp_path / "m", embed_backbone=True))
     own = [name for name in tensors if not name.startswith("backbone.")]
     entries = {re.sub(r"^(memory|lessons)\.\d+", r"\1.<i>", name) for name in own}

@@ -283,9 +283,9 @@ def test_no_good_images(check: Check, tmp_path: Path) -> None:
 def test_progress_counts_every_file_once(tmp_path: Path) -> None:
     mvtec_form(tmp_path / "bottle")
     (tmp_path / "bottle/train/good/000.png").write_text("no image")
-    seen: list[tuple[int, int]] = []
-    check_folder(tmp_path, lambda done, total: seen.append((done, total)))
-    assert seen == [(done, 5) for done in range(1, 6)]
+    steps: list[tuple[str, int, int]] = []
+    check_folder(tmp_path, lambda *step: steps.append(step))
+    assert steps == [("opening images", done, 5) for done in range(1, 6)]
 
 
 # --------------------------------------------------------------------------------------- a command that works here

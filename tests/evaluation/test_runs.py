@@ -20,7 +20,7 @@ from procon.evaluation.metrics import evaluate
 from procon.evaluation.paper.protocol import apply_protocol
 from procon.evaluation.paper.reproduce import NAMES, bench, choose_categories, compute_here, protocol, reproduce
 from procon.evaluation.paper.results import Cell, Line, Result, fill_table, row_config
-from procon.evaluation.paper.tables import BOTTOM_3, POOL, TABLES, Table, TableRow, build_table, published
+from procon.evaluation.paper.tables import BOTTOM_3, POOL, TABLES, Table, TableRow, build_table, printed_values
 from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
 from procon.evaluation.runs.raw import SHARED, Raw, Run, variant_name
 from procon.evaluation.runs.sweep import VariantScores
@@ -154,7 +154,7 @@ def test_maps_at_pixel_size_are_taken_as_they_are(run: Run, data: Path) -> None:
     mask = raw.mask(4)
     assert mask is not None
     assert mask.shape == (20, 30)
-    assert run.stored() == {"tubes": ["peer"]}
+    assert run.list_variants() == {"tubes": ["peer"]}
 
 
 def test_a_centre_crop_cuts_the_masks_too(data: Path, base: Config, small: dict[str, Any], tmp_path: Path) -> None:
@@ -212,11 +212,11 @@ def test_a_killed_run_goes_on_and_ends_the_same(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Run, "write", killed)
         run.compute("tubes", variants, CPU, ignore)
-    assert len(run.stored()["tubes"]) == 1
+    assert len(run.list_variants()["tubes"]) == 1
     stages: set[str] = set()
     run.compute("tubes", variants, CPU, lambda stage, *_: stages.add(stage))
     assert "reading images" not in stages  # the tokens were there
-    for name in whole.stored()["tubes"]:
+    for name in whole.list_variants()["tubes"]:
         assert np.array_equal(run.load("tubes", name).maps, whole.load("tubes", name).maps)
     assert not (run.folder / "work" / "tubes").exists()
 
@@ -288,7 +288,7 @@ def test_every_row_the_paper_printed_is_a_row_of_ours(name: str, dataset: str) -
     assert len(labels) == len(table.rows)
     for row in table.rows:
         row_config(Config(), row)  # a valid variant
-    printed = set(published(name, "mvtec-bottom3" if table.subset and dataset == "mvtec" else dataset))
+    printed = set(printed_values(name, "mvtec-bottom3" if table.subset and dataset == "mvtec" else dataset))
     if table.per_category:
         assert printed == set(BENCHMARKS[dataset].categories if dataset in BENCHMARKS else ())
     elif name == "main":
@@ -298,18 +298,18 @@ def test_every_row_the_paper_printed_is_a_row_of_ours(name: str, dataset: str) -
 
 
 def test_published_numbers_are_percent_under_our_names() -> None:
-    assert published("ladder", "mvtec")["+ layer consensus (ProCon)"] == {
+    assert printed_values("ladder", "mvtec")["+ layer consensus (ProCon)"] == {
         "i_auroc": 99.71,
         "p_auroc": 98.62,
         "p_ap": 72.98,
         "pauroc30": 95.66,
     }
-    assert published("per-category", "mpdd")["metal_plate"]["p_ap"] == 97.17  # printed as a fraction
-    assert published("per-category", "mpdd")["metal_plate"]["pro200"] == 96.33
-    assert published("ladder", "folder") == {}
+    assert printed_values("per-category", "mpdd")["metal_plate"]["p_ap"] == 97.17  # printed as a fraction
+    assert printed_values("per-category", "mpdd")["metal_plate"]["pro200"] == 96.33
+    assert printed_values("ladder", "folder") == {}
     for table in ("main", "per-category"):
         for dataset in ("mvtec", "visa", "realiad"):
-            for values in published(table, dataset).values():
+            for values in printed_values(table, dataset).values():
                 assert "aupro" not in values  # the paper has no true AUPRO
                 assert all(5 < value <= 100 for value in values.values())
 
@@ -338,7 +338,7 @@ def test_means_spreads_and_the_papers_mean_of_the_same_categories(run: Run) -> N
         cell = result.lines[0].cells[column]
         assert cell.value == pytest.approx(np.mean(repeats))
         assert cell.spread == pytest.approx(np.std(repeats, ddof=1))
-    paper = published("per-category", "mpdd")
+    paper = printed_values("per-category", "mpdd")
     expected = (paper["metal_plate"]["p_ap"] + paper["tubes"]["p_ap"]) / 2
     assert result.lines[0].cells["p_ap"].paper == pytest.approx(expected)
     assert result.lines[0].cells["aupro"].paper is None
@@ -372,7 +372,7 @@ def test_means_over_other_categories_are_not_compared(data: Path, base: Config, 
     fake(run, [row_config(base, row) for row in main.rows], 1, ("bottle", "zipper"))
     lines = {line.label: line for line in fill_table(run, main, ("bottle", "zipper")).lines}
     assert lines["ProCon"].cells["p_ap"].paper == pytest.approx(
-        np.mean([published("per-category", "mvtec")[name]["p_ap"] for name in ("bottle", "zipper")])
+        np.mean([printed_values("per-category", "mvtec")[name]["p_ap"] for name in ("bottle", "zipper")])
     )
     assert lines["Dinomaly"].published
     assert lines["Dinomaly"].cells["aupro"].paper == 95.0  # over regions, as its authors print it
@@ -423,32 +423,28 @@ def test_bench_compares_with_the_paper_only_at_its_operating_point(
 # ------------------------------------------------------------------------------------------------------ the protocol
 
 
+def phase_tables() -> dict[str, dict[str, dict[str, float]]]:
+    """The tables of the four phases, as printed."""
+    places = {"single-layer": "mvtec", "fusion": "mvtec-bottom3", "pools": "mvtec-bottom3", "promotion": "mvtec"}
+    return {name: printed_values(name, dataset) for name, dataset in places.items()}
+
+
 def test_the_rules_choose_the_papers_recipe_from_the_papers_tables() -> None:
-    tables = {
-        "single-layer": published("single-layer", "mvtec"),
-        "fusion": published("fusion", "mvtec-bottom3"),
-        "pools": published("pools", "mvtec-bottom3"),
-        "promotion": published("promotion", "mvtec"),
-    }
+    tables = phase_tables()
     gate = dict.fromkeys([*tables["pools"], "SPM"], 99.5)
     lines = apply_protocol(tables, gate, BOTTOM_3)
     assert lines[-1].startswith("Surviving recipe: pool {-3, -6, -8, -9}, fusion by Mean.")
     text = "\n".join(lines)
     assert "excluded, as they collapse: -12." in text
     assert "Mean is best" in text
-    tables["promotion"] = published("promotion", "visa")
+    tables["promotion"] = printed_values("promotion", "visa")
     lines = apply_protocol(tables, gate, BOTTOM_3)
     assert lines[-1].startswith("Surviving recipe: pool {-3, -6, -8, -9}, fusion by Mean.")
     assert sum("does not beat SPM" in line for line in lines) == 3
 
 
 def test_a_pool_below_the_gate_is_not_promoted_and_no_pool_may_survive() -> None:
-    tables = {
-        "single-layer": published("single-layer", "mvtec"),
-        "fusion": published("fusion", "mvtec-bottom3"),
-        "pools": published("pools", "mvtec-bottom3"),
-        "promotion": published("promotion", "mvtec"),
-    }
+    tables = phase_tables()
     gate = {**dict.fromkeys([*tables["pools"], "SPM"], 99.5), "{-3, -6, -8, -9}": 98.9}
     lines = apply_protocol(tables, gate, BOTTOM_3)
     assert lines[-1] == "No pool survives on this data."

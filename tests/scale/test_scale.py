@@ -129,7 +129,7 @@ def test_workers_score_the_training_images_of_a_run_with_verdicts(
     alone.compute("lid", variants(alone), CPU, ignore)
     compute_on(Wide("cpu"), ignore)(cut_up, {"lid": variants(cut_up)}, False)
     assert raw_bytes(cut_up) == raw_bytes(alone)
-    good = cut_up.load("lid", cut_up.stored()["lid"][0]).good
+    good = cut_up.load("lid", cut_up.list_variants()["lid"][0]).good
     assert good is not None and good.shape == (5, 3)
 
 

@@ -12,7 +12,6 @@ import pytest
 from procon import Detector
 from procon.showing import painting
 from tests.accessibility import assert_accessible
-from tests.chromium import chromium
 from tests.server.process import ServerProcess, serving, tiny_settings, wait_for
 from tests.server.test_api import png, with_odd_image
 
@@ -25,12 +24,6 @@ new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts += entry.value;
 }).observe({ type: "layout-shift", buffered: true });
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -144,7 +144,7 @@ def figures(
     from procon.evaluation.report.lineup import open_run
 
     opened = open_run(run)
-    chosen = choose_categories(run, list(opened.stored()), _split(categories))
+    chosen = choose_categories(run, list(opened.list_variants()), _split(categories))
     folder = output or run / "figures"
     with show_progress() as on_progress:
         written, problems = write_figures(opened, folder, chosen, on_progress, variant)

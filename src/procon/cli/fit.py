@@ -11,6 +11,7 @@ from typer import Argument, Option
 from procon.amounts import count_of, human_bytes, human_time
 from procon.cli import ray as cli_ray
 from procon.cli.flags import DeviceOption, RayOption, check_model_target
+from procon.cli.limits import report_limits, run_limits
 from procon.cli.terminal import echo, show_progress, show_status, stderr_console
 from procon.config import Config, refuse
 from procon.errors import ConfigError
@@ -47,6 +48,12 @@ def fit(
             "again without them."
         ),
     ] = None,
+    limits: Annotated[
+        bool,
+        _training_option(
+            "--limits", help="Also say how small a defect is found, with a page of pictures; see procon limits."
+        ),
+    ] = False,
     device: DeviceOption = "auto",
     each: Annotated[
         bool, _scale_option("--each", help="One model per subfolder of GOOD, written to the folder -o.")
@@ -68,7 +75,7 @@ def fit(
     if not each:
         check_model_target(output)
     if each or shards is not None or ray is not None:
-        if embedded or suspects is not None or roi is not None:
+        if embedded or suspects is not None or roi is not None or limits:
             raise ConfigError("--each, --shards and --ray take settings and --skip-bad only")
         if each == (shards is not None):
             raise ConfigError("--ray fits many parts (--each) or one in shards (--shards N): choose one of the two")
@@ -106,6 +113,8 @@ def fit(
     for fact in detector.describe():
         console.print(fact)
     _show_odd_images(detector, output, odd)
+    if limits:
+        report_limits(detector, run_limits(detector, output), output.with_name(f"{output.stem}-limits"))
     size, spent = human_bytes(output.stat().st_size), human_time(time.perf_counter() - started)
     echo(f"wrote {output} ({size}) in {spent}\nnext: procon predict {output} IMAGES -o out/")
 

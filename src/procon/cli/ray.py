@@ -1,4 +1,4 @@
-"""What the commands share that can hand their work to a Ray cluster."""
+"""Shared code of the commands that can run on a Ray cluster."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,7 +50,7 @@ def worker_progress() -> Iterator["WorkerProgress"]:
 
 
 def fit_shards(good: Path, output: Path, config: Config, using: "Workers", shards: int, skip_bad: bool) -> None:
-    """Fit one model in shards, and say how well its banks cover the patches."""
+    """Fit one model in shards, and print how well its banks cover the patches."""
     from procon.scale.family import fit_family
     from procon.vision.folders import training_images
 

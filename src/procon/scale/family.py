@@ -1,4 +1,4 @@
-"""One model over more patches than the memory of one machine holds: the images are split into shards, a unit each.
+"""Fit one model on more patches than fit into RAM: the images are split into shards, a unit each.
 
 A shard's patches exist only while its unit runs. The unit returns the centres it picked. In the second round, each
 shard gets the memory made of all centres and scores its images against it for the threshold.
@@ -42,7 +42,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How well the worst bank of a layer covers all patches: distances where anchors are selected."""
+    """How well the worst bank of a layer covers all patches: distances in the space where anchors are selected."""
 
     shards: float  # largest distance of a patch from the centres of its shard
     centers: float  # largest distance of a shard's centre from the bank

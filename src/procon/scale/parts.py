@@ -1,4 +1,4 @@
-"""Many parts fitted with one command: a unit is the folder of a part, its result a model file of the same name."""
+"""Fit many parts with one command: a unit is the folder of a part, its result a model file of the same name."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Fitted:
 
 
 def find_parts(folder: Path) -> list[Path]:
-    """The folders directly below ``folder`` that hold good images in a layout we know."""
+    """The folders directly below ``folder`` that hold good images in a known layout."""
     if not folder.is_dir():
         raise ImageError(f"{folder}: no such folder; expected one with a folder of good images for each part")
     if read_layout(folder).train:

@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from procon.server import answers, schemas
 from procon.server.model_files import ExportTarget, ModelFiles
 from procon.server.openapi import FILE, PROBLEMS, ModelName, content
-from procon.server.request_errors import check_found
+from procon.server.request_errors import require_existing
 from procon.server.service import Service
 from procon.server.store import StoreRow
 
@@ -33,7 +33,7 @@ def router(service: Service) -> APIRouter:
     files = ModelFiles(service)
 
     def answer(name: str) -> schemas.ModelAnswer:
-        return answers.model_answer(service, name, check_found(service.models.entries.get(name), "model"))
+        return answers.model_answer(service, name, require_existing(service.models.entries.get(name), "model"))
 
     @routes.get("/{name}/file", response_class=Response, responses=content("application/octet-stream"))
     def download(name: ModelName) -> StreamingResponse:
@@ -120,7 +120,7 @@ def _csv_row(row: StoreRow) -> dict[str, Any]:
     return row | {
         "at": datetime.fromtimestamp(row["at"], UTC).isoformat(timespec="milliseconds"),
         "name": shown,
-        "relative_score": row["score"] / row["threshold"] if row["threshold"] else "",
+        "relative_score": answers.relative_score(row),
         "verdict": verdict,
         "regions": len(row["regions"]),
         "feedback": row["feedback_state"],

@@ -17,7 +17,7 @@ from procon.config import LOWEST_RATE
 from procon.errors import ConfigError
 from procon.server.answers import job_answer, model_answers
 from procon.server.openapi import FILES, PROBLEMS, RowNumber, content, form_body
-from procon.server.request_errors import RequestError, check_found
+from procon.server.request_errors import RequestError, require_existing
 from procon.server.schemas import JobAnswer, JobsAnswer, PromiseAnswer
 from procon.server.service import Service
 from procon.server.settings import NAME_PATTERN, NAME_RULE
@@ -43,7 +43,7 @@ def router(service: Service) -> APIRouter:
     routes = APIRouter(prefix="/v1", tags=["jobs"], responses=PROBLEMS)
 
     def find_job(number: int) -> JobAnswer:
-        return job_answer(service, check_found(service.store.job(number), "job"))
+        return job_answer(service, require_existing(service.store.job(number), "job"))
 
     @routes.post("/models", status_code=202, openapi_extra=_FIT_BODY, tags=["models"])
     async def fit(request: Request) -> JobAnswer:
@@ -77,7 +77,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/jobs/{number}/cancel")
     async def cancel(number: RowNumber) -> JobAnswer:
         """Cancel a fit and delete its images."""
-        await service.jobs.cancel(check_found(service.store.job(number), "job"))
+        await service.jobs.cancel(require_existing(service.store.job(number), "job"))
         return find_job(number)
 
     @routes.get("/jobs/{number}/events", response_class=StreamingResponse, responses=_EVENTS)

@@ -4,11 +4,11 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from procon.arrays import Box
 from procon.config import LOWEST_RATE, ThresholdRule
 from procon.method.regions import Region
 from procon.server.settings import NAME_PATTERN
 
-PixelBox = tuple[int, int, int, int]  # left, top, right, bottom; right and bottom are exclusive
 BoxShares = tuple[float, float, float, float]
 
 
@@ -84,7 +84,7 @@ class NormalPatchAnswer(BaseModel):
 
     image: str
     number: int
-    box: PixelBox
+    box: Box
     weight: float
     distance: float
     picture: str | None = Field(description="The patch with its surroundings, a data: URL; null if it is gone.")
@@ -108,7 +108,7 @@ class ExplanationAnswer(BaseModel):
     revision: str
     xy: tuple[int, int]
     patch: tuple[int, int] = Field(description="row, column")
-    box: PixelBox
+    box: Box
     score: float
     typical: float | None = Field(description="Score of a typical good patch of this model.")
     picture: str

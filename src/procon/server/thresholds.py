@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
+from procon.amounts import count_of
 from procon.config import ThresholdRule
 from procon.errors import ImageError
 from procon.model.calibration import FEW, FEWEST, Calibration
@@ -19,7 +20,7 @@ _MOST_DECIDING = 4  # images
 
 
 def threshold_answer(model: ServedModel, calibration: Calibration) -> schemas.ThresholdAnswer:
-    """The threshold, what it promises and what it rests on."""
+    """The threshold, its false-alarm rate, and the scores that it comes from."""
     rate, few = calibration.false_alarm_rate, len(calibration.scores) < FEWEST
     robust = calibration.at_rate(rate, "robust").threshold
     with_odd = robust if few else measure_spread(calibration.scores, keep_all=True).at_rate(rate)
@@ -91,7 +92,7 @@ def _threshold_without(calibration: Calibration, number: int) -> float:
 
 def describe_fit(count: int, rate: float, rule: ThresholdRule) -> list[str]:
     """What the threshold of a fit on ``count`` good images will promise, in sentences."""
-    images, lowest = f"{count} image{'' if count == 1 else 's'}", 1 / (count + 1)
+    images, lowest = count_of(count, "image"), 1 / (count + 1)
     if rule == "guarantee":
         asked = f"; {rate:.1%} takes {images_needed(rate)} images" if rate < lowest else ""
         lines = [f"With {images}, about {max(rate, lowest):.1%} of good parts will exceed the threshold{asked}."]

@@ -1,9 +1,9 @@
-"""What a folder holds and what is wrong with it, before any work starts."""
+"""Check a folder before any work starts: what it holds, and what is wrong with it."""
 
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +12,11 @@ from procon.config import PATCH, Config
 from procon.errors import ImageError
 from procon.evaluation.data.datasets import BENCHMARKS, FOLDER, Category, Dataset, recognise
 from procon.evaluation.data.layouts import find_tree
+from procon.progress import Progress, no_progress
 from procon.vision.folders import list_images, read_layout
 from procon.vision.images import open_each
 
-# What each form is called, and the name of its training folder.
+# The description of each form, and the name of its training folder.
 _FORMS = {
     "flat": ("a flat folder of good images", "good"),
     "mvtec": ("an MVTec tree (train/good, test/<kind>, ground_truth/<kind>)", "train/good"),
@@ -25,9 +26,6 @@ _FORMS = {
 }
 _SQUEEZED = 1.4  # longer sides this much beyond the shorter ones change the shape of parts visibly
 _ROW = "  {:<24} {:>7} {:>7} {:>10} {:>7}"
-
-FilesProgress = Callable[[int, int], None]
-"""Called with the number of opened files and of all files."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,8 @@ class FolderReport:
     advice: tuple[str, ...] = ()  # what the command sets, and why
 
 
-def check_folder(folder: Path, on_progress: FilesProgress | None = None, quick: bool = False) -> FolderReport:
-    """Recognise ``folder`` and open every image and mask in it; with ``quick`` none is opened."""
+def check_folder(folder: Path, on_progress: Progress = no_progress, quick: bool = False) -> FolderReport:
+    """Recognise ``folder`` and open every image and mask in it; with ``quick``, open none."""
     layout, dataset, tree = read_layout(folder), recognise(folder), find_tree(folder)
     if layout.name == "flat" and dataset is not None and dataset.name == FOLDER:
         dataset = None  # the images in the folder itself count, as for procon fit, and not those of its subfolders
@@ -76,7 +74,7 @@ def check_folder(folder: Path, on_progress: FilesProgress | None = None, quick: 
 
 
 def _keep_proportions(sizes: Counter[tuple[int, int]], next_step: str) -> tuple[str, tuple[str, ...]]:
-    """Flags that keep images from being squeezed into the default square, and a sentence that says why."""
+    """Flags that keep the proportions of images that are far from square, and a sentence that says why."""
     ratios = [width / height for height, width in sizes]
     if not ratios or max(*ratios, *(1 / ratio for ratio in ratios), 1) <= _SQUEEZED:
         return "", ()
@@ -116,7 +114,7 @@ def _describe_category(folder: Path, category: Category, form: str, train: str) 
 
 
 def _describe_dataset(dataset: Dataset, categories: Sequence[Category]) -> tuple[str, list[str], list[str], str]:
-    """Heading, a table line per category, problems, and the next command; of a published set also what is missing."""
+    """Heading, a table line per category, problems, and the next command; for a published set also what is missing."""
     rows = [_count_images(category) for category in categories]
     lines = [_ROW.format("category", "train", "good", "defective", "masks")]
     lines += [_ROW.format(category.name, *row) for category, row in zip(categories, rows, strict=True)]
@@ -150,7 +148,7 @@ def _count_images(category: Category) -> tuple[int, int, int, int]:
 
 
 def _check_files(
-    categories: Sequence[Category], on_progress: FilesProgress | None, quick: bool
+    categories: Sequence[Category], on_progress: Progress, quick: bool
 ) -> tuple[Counter[tuple[int, int]], list[str]]:
     """Open every image and mask: how many images have each (height, width), and what is wrong.
 
@@ -169,8 +167,7 @@ def _check_files(
                 problems.append(str(picture))
             else:
                 shapes[path] = picture.size
-            if on_progress is not None:
-                on_progress(count + 1, len(paths))
+            on_progress("opening images", count + 1, len(paths))
     for category in categories:
         problems += _check_masks(category, shapes)
     return Counter(shapes[path] for path in images if path in shapes), problems

@@ -1,4 +1,4 @@
-"""A run: raw scores and maps of every variant and category in one folder, from which all metrics are computed later.
+"""A run: one folder with the raw scores and maps of every variant and category; metrics are computed from these.
 
 ::
 
@@ -15,7 +15,7 @@ Files are written atomically, so repeating the command continues a run that was 
 import json
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from procon.arrays import Bools, Floats, Reals
+from procon.arrays import AnyFloats, Bools, Floats, Reals
 from procon.config import Config, refuse
 from procon.errors import ConfigError
 from procon.evaluation.data.datasets import Dataset, Sample, open_dataset, read_mask
+from procon.evaluation.data.layouts import with_pixels
 from procon.evaluation.metrics import IMAGE_KEYS, PIXEL_KEYS, MetricValues, evaluate
 from procon.evaluation.runs.sweep import Sweep, VariantScores
 from procon.evaluation.runs.tokens import TokenCache
@@ -62,7 +63,7 @@ def variant_name(config: Config) -> str:
 class Raw:
     """Scores and maps of one variant on one category, as stored."""
 
-    scores: Floats  # [N]
+    scores: AnyFloats  # [N]
     maps: Floats  # [N, rows, columns]: patch scores, or pixel scores of a system without patches
     samples: tuple[Sample, ...]
     size: tuple[int, int]  # (height, width) of the pixel maps
@@ -105,31 +106,31 @@ class Raw:
 
     def load_pixels(self) -> tuple[list[int], Iterable[Floats], Iterator[Bools | None]]:
         """The images with ground truth per pixel, their maps, and their masks, which can be read once (None: good)."""
-        images = [i for i, sample in enumerate(self.samples) if sample.mask is not None or not sample.defective]
-        maps: Iterable[Floats] = PixelMaps(self, images)
+        images = with_pixels(self.samples)
+        maps: Iterable[Floats] = LazyMaps(self.pixel_map, images)
         if 4 * len(images) * self.size[0] * self.size[1] <= _MAPS_IN_RAM:
             maps = list(maps)
         return images, maps, map(self.mask, images)
 
 
 @dataclass(frozen=True)
-class PixelMaps:
-    """The pixel maps of some images, computed again each time they are read."""
+class LazyMaps:
+    """The pixel maps of some images, made again in every pass over them."""
 
-    raw: Raw
+    make_map: Callable[[int], Floats]
     images: Sequence[int]
 
     def __iter__(self) -> Iterator[Floats]:
-        return map(self.raw.pixel_map, self.images)
+        return map(self.make_map, self.images)
 
 
 class Run:
-    """A folder of raw results; opened by a command that adds to it, or by one that only reads."""
+    """A folder of raw results, opened to add to it or to read it."""
 
     def __init__(self, folder: Path, dataset: Dataset, base: Config, *, verdicts: bool = False) -> None:
         """A run in ``folder``; an existing run is continued if it has the same data and settings.
 
-        With ``verdicts`` it scores the training images too, so that the threshold of the model is known.
+        With ``verdicts``, training images are scored too, so that the threshold of the model is known.
         """
         refuse(base, "bench")
         self.folder, self.dataset, self.base, self.verdicts = folder, dataset, base, verdicts
@@ -152,7 +153,7 @@ class Run:
         if stored is None:
             raise ConfigError(f"{folder}: holds no run (no run.json); make one with procon bench or procon reproduce")
         dataset = open_dataset(Path(stored["root"]), stored["dataset"])
-        return cls(folder, dataset, base_of(stored))
+        return cls(folder, dataset, base_config(stored))
 
     def use_threshold(self, config: Config) -> None:
         """Compute thresholds at the rate and by the rule of ``config`` from now on; ``run.json`` says so."""
@@ -180,7 +181,7 @@ class Run:
         with np.load(path, allow_pickle=False) as stored:
             return "good" in stored
 
-    def stored(self) -> dict[str, list[str]]:
+    def list_variants(self) -> dict[str, list[str]]:
         """The variants that are there, by category."""
         variants: dict[str, list[str]] = {}
         for path in sorted((self.folder / "raw").glob("*/*.npz")):
@@ -202,7 +203,7 @@ class Run:
                 arrays["good"] = scored.good
             np.savez(stream, **arrays)
 
-    def about(self, category: str, variant: str) -> dict[str, Any]:
+    def load_about(self, category: str, variant: str) -> dict[str, Any]:
         """What was recorded with raw results, without reading them."""
         with np.load(self.raw_path(category, variant), allow_pickle=False) as stored:
             document: dict[str, Any] = json.loads(bytes(stored["about"]))
@@ -279,7 +280,7 @@ class Run:
     def score_memory(
         self, category: str, variants: Iterable[Config], memory: str, device: torch.device, on_progress: Progress
     ) -> None:
-        """A part of :meth:`compute` that any process may do after :meth:`prepare_memories`."""
+        """Do a part of :meth:`compute`, in any process, after :meth:`prepare_memories`."""
         todo = self._todo(category, variants)
         self._open_sweep(category, todo, device, on_progress)[0].score_memory(todo.values(), memory, on_progress)
 
@@ -320,7 +321,7 @@ class Run:
         work = self._work(name)
         tokens = TokenCache(work / "tokens", images, rows * columns, backbone.architecture.hidden, identity)
         if tokens.missing(backbone.layers):
-            tokens.fill(backbone, self.base, lambda done, total: on_progress("reading images", done, total))
+            tokens.fill(backbone, self.base, on_progress)
         sweep = Sweep(work / "residuals", tokens, len(category.train), backbone)
         return sweep, backbone.sha256
 
@@ -331,7 +332,7 @@ def measure_raw(raw: Raw) -> MetricValues:
 
 
 def measure_masked(
-    scores: Reals | Floats, labels: Bools, images: Sequence[int], maps: Iterable[Floats], masks: Iterable[Bools | None]
+    scores: AnyFloats, labels: Bools, images: Sequence[int], maps: Iterable[Floats], masks: Iterable[Bools | None]
 ) -> MetricValues:
     """All metrics of ``scores`` [N] and ``labels`` [N], of which only some ``images`` have ``maps`` and ``masks``."""
     image = evaluate(scores, labels)
@@ -341,7 +342,7 @@ def measure_masked(
     return MetricValues({key: source[key] for key, source in sources.items()}, reasons)
 
 
-def base_of(document: Mapping[str, Any]) -> Config:
+def base_config(document: Mapping[str, Any]) -> Config:
     """The settings that ``run.json`` holds."""
     return Config.from_dict({**document["settings"], **document.get("threshold", {})})
 

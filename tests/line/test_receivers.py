@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from procon import ConfigError, Detector
-from procon.watch import sinks as sinks_module
-from procon.watch.arrivals import Folder
-from procon.watch.outbox import Outbox, OutboxError
-from procon.watch.sinks import CsvSink, MqttSink, SinkError, WebhookSink
-from procon.watch.watcher import Delivery, Watcher, watch
+from procon.line import sinks as sinks_module
+from procon.line.arrivals import Folder
+from procon.line.delivery import Delivery
+from procon.line.outbox import Outbox, OutboxError
+from procon.line.sinks import CsvSink, MqttSink, SinkError, WebhookSink
 from tests.conftest import Run
 from tests.disk import fill_disk, small_disk
-from tests.watch.test_watch import BROKER, Clock, Receiver, broker, eventually, free_port, put
+from tests.line.test_watch import BROKER, Clock, Receiver, broker, eventually, free_port, put, run_line, watching
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -287,9 +287,9 @@ def test_a_delivery_that_ends_takes_the_process_down(detector: Detector, outbox:
 
     receiver = Fatal()
     outbox.add({"id": "0"}, [receiver.name])
-    watcher = Watcher(Folder(inbox, 0.01), detector, outbox, [receiver])
-    with pytest.raises(SinkError, match="the delivery to receiver has ended; start procon watch again"):
-        watch(watcher, outbox, [receiver], every=0.01, stop=threading.Event())
+    station = watching(Folder(inbox, 0.01), detector, outbox, [receiver])
+    with pytest.raises(SinkError, match="the delivery to receiver has ended; start the line again"):
+        run_line(station, threading.Event())
 
 
 def test_an_event_that_was_sent_is_not_sent_again_when_the_outbox_cannot_be_written(
@@ -348,9 +348,8 @@ def test_a_full_disk_is_waited_for(detector: Detector, inbox: Path) -> None:
     """Scoring and delivery stop while the outbox cannot be written, and nothing is lost or sent twice."""
     with small_disk("8m") as disk:
         box, receiver, stop, said = Outbox(disk / "o.sqlite"), Receiver(), threading.Event(), list[str]()
-        watcher = Watcher(Folder(inbox, 0.01), detector, box, [receiver])
-        settings: dict[str, Any] = {"every": 0.01, "stop": stop, "say": said.append, "first": 0.01, "longest": 0.05}
-        thread = threading.Thread(target=watch, args=(watcher, box, [receiver]), kwargs=settings)
+        station = watching(Folder(inbox, 0.01), detector, box, [receiver], say=said.append, first=0.01, longest=0.05)
+        thread = threading.Thread(target=run_line, args=(station, stop))
         thread.start()
         try:
             put(inbox / "0.png", 0)

@@ -7,7 +7,7 @@ import io
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Timer
@@ -20,6 +20,7 @@ from procon.names import show_name
 TIMEOUT = 10.0  # seconds that a receiver has to answer
 
 CSV_COLUMNS = ("id", "time", "source", "score", "is_anomalous", "p_value", "threshold", "regions", "seconds", "error")
+LINE_COLUMNS = (*CSV_COLUMNS, "kind", "station", "part", "verdict", "model")
 
 
 class SinkError(ProconError):
@@ -43,12 +44,12 @@ class Sink(Protocol):
 class CsvSink:
     """Appends a line for each event and waits until it is on disk."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: Sequence[str] = CSV_COLUMNS, *, label: str = "--csv") -> None:
         if path.is_dir():
-            raise ConfigError(f"--csv must be a file, got the folder {show_name(path)}")
+            raise ConfigError(f"{label} must be a file, got the folder {show_name(path)}")
         if path.exists() and not path.is_file():
-            raise ConfigError(f"--csv must be a file, got {show_name(path)}, which is a pipe or a device")
-        self._path = path
+            raise ConfigError(f"{label} must be a file, got {show_name(path)}, which is a pipe or a device")
+        self._path, self._columns = path, columns
         self.name = f"csv:{show_name(path.absolute())}"
 
     def send(self, body: Mapping[str, Any]) -> None:
@@ -58,12 +59,13 @@ class CsvSink:
             with self._path.open("a+b", buffering=0) as stream:
                 size = stream.seek(0, os.SEEK_END)
                 text = io.StringIO(newline="")
-                writer = csv.DictWriter(text, CSV_COLUMNS, extrasaction="ignore")
+                writer = csv.DictWriter(text, self._columns, extrasaction="ignore")
                 if size == 0:
                     writer.writeheader()
                 elif not _ends_with_newline(stream, size):  # a line that a power cut left incomplete
                     text.write("\r\n")
-                writer.writerow({**body, "regions": len(body.get("regions", ()))})
+                error = body.get("error", body.get("message"))  # of what is no result
+                writer.writerow({**body, "error": error, "regions": len(body.get("regions", ()))})
                 try:
                     _write_all(stream, text.getvalue().encode())
                     os.fsync(stream.fileno())
@@ -90,8 +92,8 @@ def _write_all(stream: io.FileIO, data: bytes) -> None:
 class WebhookSink:
     """Posts each event as JSON; any 2xx answer means that it was taken."""
 
-    def __init__(self, url: str) -> None:
-        self._parts, self._port = _parse_address("--webhook", url, {"http": 80, "https": 443}, "PATH")
+    def __init__(self, url: str, *, label: str = "--webhook") -> None:
+        self._parts, self._port = _parse_address(label, url, {"http": 80, "https": 443}, "PATH")
         login, at, _ = self._parts.netloc.rpartition("@")
         self._url = url.replace(login + at, "", 1)  # what the log and the outbox show: no password
         self.name = f"webhook:{self._url}"
@@ -135,14 +137,14 @@ def _disconnect(connection: http.client.HTTPConnection) -> None:
 class MqttSink:
     """Publishes each event with quality of service 1 and waits for the broker to confirm it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, label: str = "--mqtt") -> None:
         """``mqtt://[user:password@]host[:port]/topic``; ``mqtts`` for TLS."""
-        self._parts, self._port = _parse_address("--mqtt", url, {"mqtt": 1883, "mqtts": 8883}, "TOPIC")
+        self._parts, self._port = _parse_address(label, url, {"mqtt": 1883, "mqtts": 8883}, "TOPIC")
         self._topic = self._parts.path.strip("/")
         try:
             from paho.mqtt import client as paho
         except ImportError:
-            raise MissingExtraError("--mqtt needs paho-mqtt; install it with: pip install 'procon[mqtt]'") from None
+            raise MissingExtraError(f"{label} needs paho-mqtt; install it with: pip install 'procon[mqtt]'") from None
         self._paho = paho
         self._client: Any = None
         self.name = f"mqtt://{self._parts.hostname}:{self._port}/{self._topic}"

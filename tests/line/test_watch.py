@@ -24,11 +24,16 @@ from typer.testing import CliRunner
 
 from procon import ConfigError, Detector, ImageError, MissingExtraError
 from procon.cli import app
-from procon.watch import sinks as sinks_module
-from procon.watch.arrivals import Arrival, Camera, Folder, is_camera
-from procon.watch.outbox import Key, Outbox
-from procon.watch.sinks import CsvSink, MqttSink, SinkError, WebhookSink
-from procon.watch.watcher import Delivery, Watcher, event_id, watch
+from procon.line import sinks as sinks_module
+from procon.line.arrivals import Camera, Folder, is_camera
+from procon.line.delivery import Deliveries, Delivery
+from procon.line.engine import ProductionLine
+from procon.line.models import LoadedModel, Slot, Turns
+from procon.line.outbox import Key, Outbox
+from procon.line.parts import Arrival, Deadlines, event_id
+from procon.line.reporting import StationPlan
+from procon.line.sinks import CsvSink, MqttSink, SinkError, WebhookSink
+from procon.line.station import Station
 from tests.conftest import part_pixels
 
 
@@ -68,6 +73,39 @@ def eventually(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < deadline, "did not happen within a minute"
         time.sleep(0.02)
+
+
+def fixed_slot(detector: Any) -> Slot:
+    """A model that stays as it is."""
+    slot = Slot(Path("part.procon"))
+    slot.current = LoadedModel(detector, "revision", Turns())
+    return slot
+
+
+def watching(
+    source: Any,
+    detector: Any,
+    outbox: Outbox,
+    sinks: list[Any],
+    on_event: Callable[[dict[str, Any]], None] = lambda _body: None,
+    *,
+    every: float = 0.01,
+    say: Callable[[str], None] = lambda _text: None,
+    first: float = 1.0,
+    longest: float = 60.0,
+) -> Station:
+    """The one station of procon watch, with a source and a model that are there already."""
+    listener = SimpleNamespace(
+        on_busy=lambda *_: None, on_result=lambda _, body: on_event(body), on_state=lambda *_: None
+    )
+    plan = StationPlan("", lambda: source, [fixed_slot(detector)], outbox, [sink.name for sink in sinks])
+    plan.deliveries = Deliveries(outbox, sinks, first=first, longest=longest, say=say)
+    plan.every, plan.announce, plan.listeners, plan.say = every, False, [listener], say
+    return Station(plan, Deadlines())
+
+
+def run_line(station: Station, stop: threading.Event) -> None:
+    ProductionLine([station], station._deadlines).run(stop)
 
 
 @pytest.fixture
@@ -207,7 +245,7 @@ def test_a_clock_that_is_set_back_does_not_hold_events(outbox: Outbox) -> None:
 def test_every_image_has_one_event_with_its_prediction(detector: Detector, outbox: Outbox, inbox: Path) -> None:
     clock, receiver = Clock(), Receiver()
     seen: list[dict[str, Any]] = []
-    watcher = Watcher(Folder(inbox, 1.0, clock), detector, outbox, [receiver], seen.append)
+    watcher = watching(Folder(inbox, 1.0, clock), detector, outbox, [receiver], seen.append)
     put(inbox / "good.png", 50)
     put(inbox / "red.png", 51, defect=True)
     (inbox / "broken.png").write_bytes(b"not an image")
@@ -299,9 +337,8 @@ def test_a_receiver_that_is_down_first_gets_everything_in_order(
 ) -> None:
     port, stop, said = free_port(), threading.Event(), list[str]()
     webhook = WebhookSink(f"http://127.0.0.1:{port}/results")
-    watcher = Watcher(Folder(inbox, 0.01), detector, outbox, [webhook])
-    settings: dict[str, Any] = {"every": 0.01, "stop": stop, "say": said.append, "first": 0.01, "longest": 0.1}
-    thread = threading.Thread(target=watch, args=(watcher, outbox, [webhook]), kwargs=settings)
+    station = watching(Folder(inbox, 0.01), detector, outbox, [webhook], say=said.append, first=0.01, longest=0.1)
+    thread = threading.Thread(target=run_line, args=(station, stop))
     thread.start()
     try:
         for number in range(3):
@@ -325,10 +362,9 @@ def test_a_receiver_that_is_down_first_gets_everything_in_order(
 
 def test_a_folder_that_goes_away_is_waited_for(detector: Detector, outbox: Outbox, inbox: Path) -> None:
     stop, said, receiver = threading.Event(), list[str](), Receiver()
-    watcher = Watcher(Folder(inbox, 0.01), detector, outbox, [receiver])
+    station = watching(Folder(inbox, 0.01), detector, outbox, [receiver], say=said.append)
     inbox.rmdir()
-    settings: dict[str, Any] = {"every": 0.01, "stop": stop, "say": said.append}
-    thread = threading.Thread(target=watch, args=(watcher, outbox, [receiver]), kwargs=settings)
+    thread = threading.Thread(target=run_line, args=(station, stop))
     thread.start()
     try:
         eventually(lambda: bool(said))
@@ -355,10 +391,8 @@ def test_errors_of_the_system_while_looking_are_waited_for(
         return find_files()
 
     monkeypatch.setattr(folder, "files", fail_first)
-    settings: dict[str, Any] = {"every": 0.01, "stop": stop, "say": said.append}
-    thread = threading.Thread(
-        target=watch, args=(Watcher(folder, detector, outbox, [receiver]), outbox, [receiver]), kwargs=settings
-    )
+    station = watching(folder, detector, outbox, [receiver], say=said.append)
+    thread = threading.Thread(target=run_line, args=(station, stop))
     thread.start()
     try:
         eventually(lambda: len(receiver.got) == 1 or not thread.is_alive())
@@ -469,7 +503,7 @@ def test_frames_are_rgb_and_a_silent_camera_is_an_error(detector: Detector, outb
     assert camera._capture.source == 3
     receiver = Receiver()
     seen: list[dict[str, Any]] = []
-    watcher = Watcher(camera, detector, outbox, [receiver], seen.append)
+    watcher = watching(camera, detector, outbox, [receiver], seen.append)
     assert watcher.step() == 1
     assert seen[0]["source"] == "/dev/video3" and seen[0]["score"] > 0
     expected = detector.predict(np.full((96, 80, 3), (20, 10, 200), np.uint8))
