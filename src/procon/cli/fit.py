@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from procon.model.suspects import Suspect
     from procon.vision.images import Picture
 
-EMBED = ("backbone", "thumbnails")
+EMBED = ("backbone", "thumbnails", "limits")
 SUSPECTS = ("list", "leave-out")
 
 _RECIPES = {
@@ -43,7 +43,10 @@ def fit(
     output: Annotated[Path, _file_option("--output", "-o", help="Model file to write.")] = Path("part.procon"),
     embed: Annotated[
         str | None,
-        _file_option(help="Also store: backbone, thumbnails (small copies of the images), or backbone,thumbnails."),
+        _file_option(
+            help="Also store, joined by commas: backbone, thumbnails (small copies of the images), limits (how small a "
+            "defect is found, with a page of pictures; see procon limits)."
+        ),
     ] = None,
     skip_bad: Annotated[bool, _training_option("--skip-bad", help="Leave unreadable images out.")] = False,
     roi: Annotated[
@@ -56,12 +59,6 @@ def fit(
             "again without them."
         ),
     ] = None,
-    limits: Annotated[
-        bool,
-        _training_option(
-            "--limits", help="Also say how small a defect is found, with a page of pictures; see procon limits."
-        ),
-    ] = False,
     device: DeviceOption = "auto",
     each: Annotated[
         bool, _scale_option("--each", help="One model per subfolder of GOOD, written to the folder -o.")
@@ -85,7 +82,7 @@ def fit(
     if not each:
         check_model_target(output)
     if each or shards is not None or ray is not None:
-        if embedded or suspects is not None or roi is not None or limits:
+        if embedded or suspects is not None or roi is not None:
             raise ConfigError("--each, --shards and --ray take settings and --skip-bad only")
         if each == (shards is not None):
             raise ConfigError("--ray fits many parts (--each) or one in shards (--shards N): choose one of the two")
@@ -95,6 +92,21 @@ def fit(
             else:
                 cli_ray.fit_shards(good, output, config, using, shards, skip_bad)
         return
+    _fit_one(good, output, config, embedded, suspects, roi, device, skip_bad=skip_bad)
+
+
+def _fit_one(
+    good: Path,
+    output: Path,
+    config: Config,
+    embedded: Sequence[str],
+    suspects: str | None,
+    roi: str | None,
+    device: str,
+    *,
+    skip_bad: bool,
+) -> None:
+    """Fit one detector here, write its file, and say what it is."""
     from procon.detector import Detector
     from procon.results.cost import plan_fit
     from procon.vision.folders import training_images
@@ -127,7 +139,7 @@ def fit(
     for fact in detector.describe():
         console.print(fact)
     _show_odd_images(detector, output, odd)
-    if limits:
+    if "limits" in embedded:
         report_limits(detector, run_limits(detector, output), output.with_name(f"{output.stem}-limits"))
     size, spent = human_bytes(output.stat().st_size), human_time(time.perf_counter() - started)
     echo(f"wrote {output} ({size}) in {spent}\nnext: procon predict {output} IMAGES -o out/")
