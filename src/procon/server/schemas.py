@@ -116,6 +116,14 @@ class ExplanationAnswer(BaseModel):
     normal_patches: list[NormalPatchAnswer]
 
 
+class RenderedAnswer(BaseModel):
+    """The rendered defects that a threshold finds; they are not real ones."""
+
+    found: int
+    total: int
+    half_from: float | None = Field(description="Size in pixels from which half are found; null: beyond those tried.")
+
+
 class OfferAnswer(BaseModel):
     """A false-alarm rate with the threshold it leads to."""
 
@@ -123,6 +131,7 @@ class OfferAnswer(BaseModel):
     false_alarm_rate: float
     score: float
     above: int = Field(description="Good images that score above it.")
+    rendered: RenderedAnswer | None = Field(description="Null before `procon limits`.")
 
 
 class GoodImageAnswer(BaseModel):
@@ -157,6 +166,7 @@ class ThresholdAnswer(BaseModel):
     rate_at_95_percent_confidence: float
     good_scores: list[float] = Field(description="Scores of the good images it was computed from, ascending.")
     offers: list[OfferAnswer] = Field(description="By rule, then by ascending rate.")
+    rendered: RenderedAnswer | None = Field(description="Of the threshold in force; null before `procon limits`.")
     set_aside: list[GoodImageAnswer] = Field(description="Odd images: far above the rest, highest score first.")
     score_without_odd: float = Field(description="The robust threshold at this rate, for which these are set aside.")
     score_with_odd: float = Field(description="The robust threshold at this rate if they were not.")
