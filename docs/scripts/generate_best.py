@@ -347,7 +347,7 @@ Command: `python benchmarks/best.py --weights FILE hazelnut_toy`.
 - `add`, `forget` and `merge` read all training images again, and are refused if one is gone: every image contributes
   to the levels of the anchors.
 - Fit needs at least two good images.
-- On CUDA the general search is used, not the fused kernel, and no graph is recorded.
+- On CUDA it runs in the same kernels and recorded graphs as `Config()`; its speed there has not been measured since.
 - A defect on more than three quarters of an image shifts its own map down. The image score is not affected.
 - The layers were chosen with a ViT-S/14 that was tuned to estimate depth. For other backbones they are untested;
   `Config.best(layers=Config().layers)` is the conservative choice.
