@@ -122,7 +122,7 @@ def use_model(path: Path) -> None:
         assert math.isfinite(known.threshold) and math.isfinite(known.pixel_threshold)
         rules: tuple[ThresholdRule, ...] = ("robust", "guarantee")
         for rule in rules:
-            for rate in RATES:
+            for rate in RATES[::2]:
                 changed = known.at_rate(rate, rule)
                 assert math.isfinite(changed.threshold)
                 changed.describe(model.memory.names)

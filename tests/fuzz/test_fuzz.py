@@ -38,7 +38,7 @@ def test_a_check_notices_what_must_not_happen(name: str, tmp_path: Path, monkeyp
     broken = {
         "model": "procon.model.document.calibration_of",
         "images": "procon.vision.images._checked_picture",
-        "datasets": "procon.evaluation.data.datasets.list_tree",
+        "datasets": "procon.evaluation.data.datasets.list_category",
         "requests": "procon.server.service.read_header",
     }
     seeds = {"images": "rgb.png", "datasets": "mvtec", "requests": "predict"}

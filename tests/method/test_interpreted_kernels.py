@@ -10,7 +10,7 @@ import torch
 
 from procon import Config
 from procon.method.neighbors import Banks
-from procon.method.score import read_layer, read_neighbors
+from procon.method.score import Neighbors, read_layer, read_neighbors
 from tests.method.layers import PlainLayer
 
 pytest.importorskip("triton")
@@ -40,7 +40,7 @@ def test_neighbors_and_residuals_are_those_of_the_exact_search(size: int, hide: 
     distances, found = nearest_packed(patches, PackedBanks(anchors, rows), 5, hidden if hide else None)
     assert torch.equal(found, exact.rows)
     torch.testing.assert_close(distances, exact.distances, rtol=1e-5, atol=1e-6)
-    weights = read_neighbors(patches, anchors, distances, found, Config()).weights
+    weights = read_neighbors(patches, anchors, Neighbors(distances, found), Config()).weights
     residuals = residual_norms_cuda(patches, anchors, found, weights)
     torch.testing.assert_close(residuals, exact.residuals, rtol=1e-5, atol=1e-6)
 

@@ -68,6 +68,15 @@ def test_a_crafted_file_is_a_sentence_in_every_command(
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+def test_settings_that_an_older_release_did_not_have_are_those_of_today(
+    run: Run, detector: Detector, tmp_path: Path
+) -> None:
+    valid, model = detector.save(tmp_path / "valid.procon"), tmp_path / "m.procon"
+    forge(valid, model, lambda document: document["config"].pop("threshold_rule"))
+    assert run("info", model)[1] == run("info", valid)[1].replace("valid.procon", "m.procon")
+    assert Detector.load(model, device="cpu").config == detector.config
+
+
 _BAD: tuple[Any, ...] = (-1, math.inf, 1e40, "x", None, True, [], {}, [[]])
 _PLACES: dict[str, tuple[Any, ...]] = {
     "config": _BAD,

@@ -243,7 +243,7 @@ def test_the_promise_of_a_guarantee_is_that_of_its_threshold(count: int) -> None
 
 @pytest.mark.parametrize("rule", ["robust", "guarantee"])
 def test_the_images_that_decide_are_named_with_what_they_change(
-    client: TestClient, folder: Path, detector: Detector, rule: ThresholdRule
+    client: TestClient, detector: Detector, rule: ThresholdRule
 ) -> None:
     client.put("/v1/models/disc/threshold", json={"false_alarm_rate": 0.2, "rule": rule})
     threshold = client.get("/v1/models/disc").json()["threshold"]

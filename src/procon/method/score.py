@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -59,13 +59,37 @@ class Banked(Protocol):
 
 
 @dataclass(frozen=True)
-class LayerReading:
+class Neighbors:
+    """The nearest anchors, in the banks of one layer, of the P patches of N images."""
+
+    distances: Tensor  # [N, B, P, k]: squared
+    rows: Tensor  # [N, B, P, k]: which anchors these are
+
+    @property
+    def bytes(self) -> int:
+        """Size of the tensors."""
+        return sum(part.numel() * part.element_size() for part in vars(self).values())
+
+    def split(self) -> list[Self]:
+        """Image by image."""
+        return [type(self)(*image) for image in zip(*(part.split(1) for part in vars(self).values()), strict=True)]
+
+    @classmethod
+    def join(cls, images: "Sequence[Neighbors]") -> "Neighbors":
+        """The inverse of :meth:`split`."""
+        if len(images) == 1:
+            return images[0]
+        return type(images[0])(
+            *(torch.cat(parts) for parts in zip(*(vars(one).values() for one in images), strict=True))
+        )
+
+
+@dataclass(frozen=True)
+class LayerReading(Neighbors):
     """What the banks of one layer say about the P patches of N images."""
 
     residuals: Tensor  # r_{l,b,p}: [N, B, P]
-    distances: Tensor  # [N, B, P, k]: squared, to the nearest anchors
-    rows: Tensor  # [N, B, P, k]: which anchors these are
-    weights: Tensor  # [N, B, P, k]: their weights in the soft projection
+    weights: Tensor  # [N, B, P, k]: of the neighbours in the soft projection
 
     def sums(self, anchors: int) -> Tensor:
         """What each image says about the levels of so many ``anchors``: [N, 3, B, anchors]."""
@@ -74,23 +98,6 @@ class LayerReading:
     def relative_to(self, levels: Tensor) -> Tensor:
         """Residuals [N, B, P] relative to the ``levels`` [B, U], or [N, B, U], of the anchors behind them."""
         return relative_residuals(self.residuals, self.weights, self.rows, levels)
-
-    @property
-    def bytes(self) -> int:
-        """Size of the reading."""
-        return sum(part.numel() * part.element_size() for part in vars(self).values())
-
-    def split(self) -> "list[LayerReading]":
-        """The readings of single images."""
-        parts = zip(*(part.split(1) for part in vars(self).values()), strict=True)
-        return [LayerReading(*image) for image in parts]
-
-    @classmethod
-    def join(cls, readings: "Sequence[LayerReading]") -> "LayerReading":
-        """The inverse of :meth:`split`."""
-        if len(readings) == 1:
-            return readings[0]
-        return cls(*(torch.cat(parts) for parts in zip(*(vars(one).values() for one in readings), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -138,34 +145,42 @@ def read_layers(
 
 def read_layer(patches: Tensor, layer: LayerBanks, config: Config, hidden: Tensor | None = None) -> LayerReading:
     """Embedded patches [N, P, D] against the banks of one layer; ``hidden`` [U] or [N, U] masks anchors."""
-    distances, rows = find_neighbors(patches, layer.index, neighbors_of(config), hidden)
-    return read_neighbors(patches, layer.index.anchors, distances, rows, config)
+    neighbors = find_neighbors(patches, layer.index, neighbors_of(config), hidden)
+    return read_neighbors(patches, layer.index.anchors, neighbors, config)
 
 
-def find_neighbors(patches: Tensor, banks: Banks, k: int, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The k nearest anchors of patches [N, P, D] in every bank: squared distances and rows of anchors, [N, B, P, k]."""
+def search_layers(
+    features: Sequence[Tensor], memory: Banked, config: Config, *, hidden: Sequence[Tensor]
+) -> tuple[Neighbors, ...]:
+    """The neighbours alone of :func:`read_layers`, where nobody asks for residuals."""
+    parts = zip(features, memory.layers, hidden, strict=True)
+    return tuple(find_neighbors(patches, layer.index, neighbors_of(config), mask) for patches, layer, mask in parts)
+
+
+def find_neighbors(patches: Tensor, banks: Banks, k: int, hidden: Tensor | None = None) -> Neighbors:
+    """The k nearest anchors of patches [N, P, D] in every bank; ``hidden`` [U] or [N, U] masks anchors."""
     if hidden is not None:
         hidden = hidden.expand(len(patches), -1)
     if patches.is_cuda and banks.propose is None and is_fused(patches.shape[2], k):
         from procon.method.cuda.neighbors import nearest_packed
 
-        return nearest_packed(patches, banks.packed, k, hidden)
+        return Neighbors(*nearest_packed(patches, banks.packed, k, hidden))
     masks = [None] * len(patches) if hidden is None else hidden
     images = [nearest_in_banks(image, banks, k, exclude=mask) for image, mask in zip(patches, masks, strict=True)]
     distances, rows = zip(*images, strict=True)
-    return torch.stack(distances), torch.stack(rows)
+    return Neighbors(torch.stack(distances), torch.stack(rows))
 
 
-def read_neighbors(patches: Tensor, anchors: Tensor, distances: Tensor, rows: Tensor, config: Config) -> LayerReading:
-    """Patches [N, P, D] whose neighbours in every bank are known: at least k of them, both [N, B, P, k]."""
+def read_neighbors(patches: Tensor, anchors: Tensor, neighbors: Neighbors, config: Config) -> LayerReading:
+    """Patches [N, P, D] whose ``neighbors`` in every bank are known, at least k of them."""
     k = neighbors_of(config)
-    distances, rows = distances[..., :k], rows[..., :k]
+    distances, rows = neighbors.distances[..., :k], neighbors.rows[..., :k]
     if config.readout == "hard":  # s_NN(z) = min_m ‖z - m‖, the PatchCore score
-        return LayerReading(distances[..., 0].sqrt(), distances, rows, torch.ones_like(distances))
+        return LayerReading(distances, rows, distances[..., 0].sqrt(), torch.ones_like(distances))
     fixed = math.inf if config.readout == "uniform" else config.tau
     tau = temperature(distances, config.tau_patches) if fixed is None else distances.new_full(rows.shape[:2], fixed)
     weights = soft_weights(distances, tau)
-    return LayerReading(residual_norms(patches, anchors, rows, weights), distances, rows, weights)
+    return LayerReading(distances, rows, residual_norms(patches, anchors, rows, weights), weights)
 
 
 def fuse(

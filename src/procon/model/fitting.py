@@ -10,7 +10,16 @@ from torch import Tensor
 from procon.config import Config
 from procon.errors import ConfigError
 from procon.method.consensus import lower_quartile, median
-from procon.method.score import LayerReading, Reading, fuse, layer_scales, levels_without_own, read_layers
+from procon.method.score import (
+    LayerReading,
+    Neighbors,
+    Reading,
+    fuse,
+    layer_scales,
+    levels_without_own,
+    read_layers,
+    search_layers,
+)
 from procon.method.stand_ins import StandIns, replace_own
 from procon.model.calibration import Calibration, GoodScore
 from procon.model.memory import LayerMemory, Memory
@@ -26,8 +35,11 @@ KEPT_BYTES = 2**30  # readings of training images up to this size are kept; beyo
 
 _MEASURED = {"score_relative_to": "anchors", "map_offset": "quartile", "normalization": "train"}
 
-Readings = list[tuple[LayerReading, ...] | None]
-"""What the memory says of each training image without its own anchors; None where an image is not available."""
+Readings = list[tuple[Neighbors, ...] | None]
+"""What each training image is near to without its own anchors; None where an image is not available.
+
+They are whole readings where these were measured.
+"""
 EmbeddedImages = Callable[[], Iterable[EmbeddedImage | None]]
 """Goes through the embedded training images, in order; None where an image is not available."""
 
@@ -165,7 +177,7 @@ def read_as_new(
     stand_ins: Sequence[StandIns],
     numbers: Sequence[int],
     features: Sequence[Tensor],
-    layers: Sequence[LayerReading] | None = None,
+    layers: Sequence[Neighbors] | None = None,
     levels: Sequence[Tensor] | None = None,
 ) -> Reading:
     """The reading of training images ``numbers`` [N, P, D] per layer with ``stand_ins`` in place of their own anchors.
@@ -174,10 +186,12 @@ def read_as_new(
     what each image added to them; they follow from ``layers``, unless ``features`` are of a changed copy of an image.
     """
     own = memory.own_of_each(numbers)
-    if layers is None:
-        layers = read_layers(features, memory, config, hidden=own)
     if levels is None and config.score_relative_to == "anchors":
+        readings = [layer for layer in layers or () if isinstance(layer, LayerReading)]
+        layers = readings or read_layers(features, memory, config, hidden=own)
         levels = levels_without_own(layers, memory)
+    elif layers is None:
+        layers = search_layers(features, memory, config, hidden=own)
     return fuse(replace_own(stand_ins, features, layers, memory, own, config), memory, config, levels=levels)
 
 
@@ -211,8 +225,8 @@ def _groups(reader: Reader, memory: Memory, images: Iterable[EmbeddedImage | Non
         yield group(number + 1)
 
 
-def _joined(readings: Sequence[tuple[LayerReading, ...] | None]) -> list[LayerReading]:
-    return [LayerReading.join(layer) for layer in zip(*(one for one in readings if one is not None), strict=True)]
+def _joined(readings: Sequence[tuple[Neighbors, ...] | None]) -> list[Neighbors]:
+    return [Neighbors.join(layer) for layer in zip(*(one for one in readings if one is not None), strict=True)]
 
 
 @torch.inference_mode()
@@ -222,31 +236,22 @@ def measure_images(
     """The memory with scales, quartile and level sums of good images, the stand-ins of its anchors, and the readings.
 
     Every image, from number ``begin`` on, is read without its own anchors. The readings are None where they are larger
-    than :data:`KEPT_BYTES`.
+    than :data:`KEPT_BYTES`. Where scores do not depend on how good images are read, neighbours are all that is read.
     """
     config, count = reader.config, len(memory.images)
-    relative = config.score_relative_to == "anchors"
-    plain = replace(config, score_relative_to="nothing", map_offset="none", normalization="none")
-    maps: list[Tensor] = []
-    quartiles: list[Tensor] = []
-    sums: list[Tensor] = []
+    measured = _Measured(config) if needs_measuring(config) else None
     stand_ins = [StandIns.none(layer.anchors) for layer in memory.layers]
     readings: Readings | None = []
     for group in _groups(reader, memory, images(), begin):
         split: Readings = [None] * len(group.numbers)
         if group.features is not None:
-            hidden = memory.own_of_each(group.numbers)
-            layers = read_layers(group.features, memory, config, hidden=hidden)
+            hidden, layers = memory.own_of_each(group.numbers), tuple[Neighbors, ...]()
+            if measured is None:
+                layers = search_layers(group.features, memory, config, hidden=hidden)
+            else:
+                layers = measured.read(group.features, memory, hidden)
             for spare, patches, layer in zip(stand_ins, group.features, layers, strict=True):
                 spare.update(patches, layer)
-            reading = fuse(layers, memory, plain)
-            if config.normalization == "train":
-                maps.append(reading.maps)
-            quartiles.append(lower_quartile(reading.scores))
-            if relative:
-                of_layers = [part.sums(len(layer.anchors)) for part, layer in zip(layers, memory.layers, strict=True)]
-                for own in zip(*of_layers, strict=True):  # image by image, whatever the groups are
-                    sums = [total + more for total, more in zip(sums, own, strict=True)] if sums else list(own)
             if readings is not None and sum(layer.bytes for layer in layers) / len(group.numbers) * count > KEPT_BYTES:
                 readings = None
             if readings is not None:
@@ -254,13 +259,40 @@ def measure_images(
         if readings is not None:
             readings += split
         on_progress("measuring good images", group.numbers[-1] + 1, count)
-    measured = memory.layers
-    if config.normalization == "train":
-        scales = layer_scales(maps)
-        measured = tuple(replace(layer, scale=scale) for layer, scale in zip(measured, scales, strict=True))
-    if relative:
-        measured = tuple(replace(layer, sums=total) for layer, total in zip(measured, sums, strict=True))
-    quartile = memory.quartile
-    if config.map_offset == "quartile":
-        quartile = float(median(torch.cat(quartiles), dim=0))
-    return replace(memory, layers=measured, quartile=quartile), stand_ins, readings
+    return memory if measured is None else measured.apply(memory), stand_ins, readings
+
+
+class _Measured:
+    """What the memory needs to know about how good images are read."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._maps: list[Tensor] = []
+        self._quartiles: list[Tensor] = []
+        self._sums: list[Tensor] = []
+
+    def read(self, features: Sequence[Tensor], memory: Memory, hidden: Sequence[Tensor]) -> tuple[LayerReading, ...]:
+        """Read images [N, P, D] per layer without their ``hidden`` anchors, and take note of the readings."""
+        layers = read_layers(features, memory, self._config, hidden=hidden)
+        plain = replace(self._config, score_relative_to="nothing", map_offset="none", normalization="none")
+        reading = fuse(layers, memory, plain)
+        if self._config.normalization == "train":
+            self._maps.append(reading.maps)
+        self._quartiles.append(lower_quartile(reading.scores))
+        if self._config.score_relative_to == "anchors":
+            of_layers = [part.sums(len(layer.anchors)) for part, layer in zip(layers, memory.layers, strict=True)]
+            for own in zip(*of_layers, strict=True):  # image by image, whatever the groups are
+                self._sums = [a + b for a, b in zip(self._sums, own, strict=True)] if self._sums else list(own)
+        return layers
+
+    def apply(self, memory: Memory) -> Memory:
+        """The memory with what was measured."""
+        layers, quartile = memory.layers, memory.quartile
+        if self._maps:
+            scales = layer_scales(self._maps)
+            layers = tuple(replace(layer, scale=scale) for layer, scale in zip(layers, scales, strict=True))
+        if self._sums:
+            layers = tuple(replace(layer, sums=total) for layer, total in zip(layers, self._sums, strict=True))
+        if self._config.map_offset == "quartile":
+            quartile = float(median(torch.cat(self._quartiles), dim=0))
+        return replace(memory, layers=layers, quartile=quartile)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from procon.files import find_partial_files
 from procon.server.disk import install
 from procon.server.learning import Learning, OnLearned
 from procon.server.models import Models
@@ -156,14 +157,15 @@ class Jobs:
             self._store.move_job(number, "queued")
 
     def _sweep(self) -> None:
-        """Remove the images of uploads that never became a job, and drafts of models."""
+        """Remove the images of uploads that never became a job, and what a killed server was writing."""
         jobs = [job for job in self._store.jobs(limit=100_000) if job["state"] not in ("failed", "cancelled")]
         used = {job["settings"].get("folder") for job in jobs}
         for folder in self._training.glob("*/fit-*"):
             if str(folder.relative_to(self._training)) not in used:
                 shutil.rmtree(folder, ignore_errors=True)
-        for draft in self._models.folder.glob(".*.partial"):
-            draft.unlink(missing_ok=True)
+        for folder in (self._models.folder, self._settings.state_folder):
+            for partial_file in find_partial_files(folder):
+                partial_file.unlink(missing_ok=True)
 
     def _result(self, number: int) -> Path:
         return self._work / f"{number}.procon"

@@ -229,8 +229,8 @@ class Sweep:
     def _score_image(self, features: Tensor, layer: LayerMemory, parts: list[_ResidualPart]) -> list[Tensor]:
         """Residuals [B, P] of one image [1, P, D] for each of ``parts``, with one search for neighbours."""
         k = max(neighbors_of(part.config) for part in parts)
-        nearest = layer.index.anchors, *find_neighbors(features, layer.index, k)
-        return [read_neighbors(features, *nearest, part.config).residuals[0] for part in parts]
+        anchors, nearest = layer.index.anchors, find_neighbors(features, layer.index, k)
+        return [read_neighbors(features, anchors, nearest, part.config).residuals[0] for part in parts]
 
     def _embed(self, embedding: Embedding, index: int, images: range) -> Iterable[Tensor]:
         for tokens in self._tokens.load_tokens(embedding.blocks(index), images):
