@@ -22,12 +22,13 @@ from procon.deploy import Runtime
 from procon.deploy import export as exporting
 from procon.deploy.workspace import find_leftovers
 from procon.files import find_partial_files
-from procon.server.worker import run_fit, run_lesson
-from procon.watch.arrivals import Folder
-from procon.watch.outbox import Outbox
-from procon.watch.sinks import CsvSink
-from procon.watch.watcher import Delivery, Watcher
+from procon.line.arrivals import Folder
+from procon.line.delivery import Delivery
+from procon.line.outbox import Outbox
+from procon.line.sinks import CsvSink
+from procon.server.worker import run_fit, run_learning
 from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
+from tests.line.test_watch import watching
 from tests.server.test_api import client_of, png, ready, service_of, settings
 
 State = dict[str, str]
@@ -132,9 +133,9 @@ class Watch(Scenario):
         outbox, sink = Outbox(folder / "outbox.sqlite"), CsvSink(folder / "scores.csv")
         detector = Detector.load(self.shared / "m.procon", device="cpu")
         source = Folder(folder / "inbox", settle=0.0)
-        watcher, delivery = Watcher(source, detector, outbox, [sink]), Delivery(outbox, sink, clock=lambda: 1e10)
+        station, delivery = watching(source, detector, outbox, [sink]), Delivery(outbox, sink, clock=lambda: 1e10)
         for _ in range(2):
-            watcher.step()
+            station.step()
             assert delivery.step() is None
         outbox.close()
 
@@ -234,7 +235,7 @@ class Service(Scenario):
         """The service, which does its jobs in this process: the shim counts them too."""
 
         async def run_here(_process: Any, task: dict[str, Any], _log: Path) -> None:
-            (run_fit if task["kind"] == "fit" else run_lesson)(task)
+            (run_fit if task["kind"] == "fit" else run_learning)(task)
 
         with (
             patch("procon.server.process.JobProcess.run", run_here),
