@@ -55,8 +55,8 @@ def section(name: str) -> str:
         return f"Not measured yet: `{COMMANDS[name]}`"
     where = chosen[0]
     machine = where["device"] if where["device"] != "cpu" else f"{where['cpu']}, {where['threads']} threads"
-    shares = sorted({int(row.get("every", "1")) for row in chosen})
-    subset = "" if shares == [1] else f" Only every {shares[-1]}th training and test image was used."
+    few = sorted({int(row["images"]) for row in chosen if int(row.get("images", "0"))})
+    subset = f" Only {few[-1]} training and {few[-1]} test images of each part were used." if few else ""
     source = f"ViT-S/14 (Depth Anything V2), `{COMMANDS[name]}` on {machine}, torch {where['torch']}.{subset}"
     return "\n\n".join([*write(chosen), wrap(source)])
 
