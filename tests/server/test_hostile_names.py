@@ -1,23 +1,16 @@
 """Names that attack the page of the service: of uploads, of training images, of files in the folder of models."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from procon import Detector
-from tests.chromium import HOSTILE, assert_harmless, chromium, watch_page
+from tests.chromium import HOSTILE, assert_harmless, watch_page
 from tests.conftest import tiny_config
 from tests.server.process import serving, wait_for
 from tests.server.test_api import png
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

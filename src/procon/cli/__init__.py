@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from procon import __version__
-from procon.cli import data, deploy, evaluation, fit, limits, model, predict, server, teach
+from procon.cli import data, deploy, evaluation, fit, limits, line, model, predict, server, teach
 from procon.cli.flags import with_settings
 from procon.errors import ProconError
 from procon.files import describe_os_error
@@ -40,7 +40,12 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "forget": model.forget,
         "merge": model.merge,
     },
-    "Put it on the line": {"export": deploy.export, "watch": deploy.watch, "serve": with_settings()(server.serve)},
+    "Put it on the line": {
+        "export": deploy.export,
+        "watch": deploy.watch,
+        "line": line.line,
+        "serve": with_settings()(server.serve),
+    },
     "Measure it": {
         "limits": limits.limits,
         "eval": with_settings()(evaluation.evaluate),

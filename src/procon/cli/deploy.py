@@ -1,14 +1,15 @@
 """Commands that take a model to the line: export, watch."""
 
-from contextlib import suppress
+import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from procon.amounts import human_bytes
 from procon.cli.flags import ModelArgument, TrainingOption, WeightsOption
+from procon.cli.line import PrintResults, run_until_signal, say
 from procon.cli.terminal import echo, show_progress, show_status, stderr_console
 from procon.deploy.manifest import PRECISIONS, RUNTIMES
 from procon.errors import ConfigError
@@ -36,12 +37,12 @@ def export(
 ) -> None:
     """Write a folder that scores the same without torch; aborts without output if the scores differ."""
     from procon.deploy import export as deploy_export
-    from procon.deploy.cost import labelled_samples
     from procon.detector import Detector
+    from procon.evaluation.data.datasets import open_category
     from procon.results.inspection import find_images
 
     images = None if check_images is None else [path for _, path in find_images([check_images])]
-    samples = None if evaluate is None else labelled_samples(evaluate)
+    samples = None if evaluate is None else open_category(evaluate).test
     console = stderr_console()
     with show_status(f"loading {show_name(model)}"):
         detector = Detector.load(model, weights=weights, training=training, device="cpu")
@@ -104,58 +105,48 @@ def watch(
     threads: Annotated[int | None, Option(help="Cores for an exported model; default: all.")] = None,
 ) -> None:
     """Score images as they arrive and send the results on; a receiver that is down gets them later."""
-    import signal
-    from threading import Event
-
-    from procon.deploy import load_any
-    from procon.watch import watcher
-    from procon.watch.arrivals import Camera, Folder, check_seconds, is_camera
-    from procon.watch.outbox import Outbox
-    from procon.watch.sinks import CsvSink, MqttSink, Sink, WebhookSink
+    from procon.line.arrivals import check_seconds
+    from procon.line.build import make_plan, make_sinks, open_source
+    from procon.line.engine import ProductionLine
+    from procon.line.models import LineModels, Turns, model_loader
+    from procon.line.outbox import Outbox
+    from procon.line.parts import Deadlines
+    from procon.line.settings import StationSettings
+    from procon.line.station import Station
 
     check_seconds("--every", every)
     check_seconds("--settle", settle)
-    sinks: list[Sink] = [CsvSink(csv)] if csv is not None else []
-    sinks += [WebhookSink(webhook)] if webhook is not None else []
-    sinks += [MqttSink(mqtt)] if mqtt is not None else []
+    settings = StationSettings(
+        name="",
+        source=source,
+        model=(model,),
+        every=every,
+        settle=settle,
+        existing=existing,
+        csv=csv,
+        webhook=webhook,
+        mqtt=mqtt,
+    )
+    sinks = make_sinks(settings, one_station=True)
     if not sinks:
         raise ConfigError("results must go somewhere: give --csv FILE, --webhook URL or --mqtt URL")
-
-    def say(text: str) -> None:
-        with suppress(OSError):  # nobody reads the log any more; scoring and delivery go on
-            echo(text, err=True)
-
-    arrivals = Camera(source) if is_camera(source) else Folder(Path(source), settle)
+    opened = open_source(settings, Path())
+    models = LineModels(model_loader(weights=weights, device=device, threads=threads), Turns(), say=say)
     with show_status(f"loading {show_name(model)}"):
-        scorer = load_any(model, weights=weights, device=device, threads=threads)
+        models.slot(model).fill(models.load(model))
     box = Outbox(outbox)
-    if box.is_new and isinstance(arrivals, Folder) and not existing:
-        box.remember(arrivals.files())
+    plan = make_plan(settings, Path(), models, box, sinks, say=say)
+    plan.open_source, plan.announce, plan.listeners = lambda: opened, False, [PrintResults()]
     for name, count in box.pending().items():
         say(f"{count} results from before wait for {name}")
-    stop = Event()
-    received: list[int] = []
-
-    def on_signal(number: int, _frame: object) -> None:
-        received.append(number)
-        stop.set()
-        signal.signal(number, signal.SIG_DFL)  # a second Ctrl-C does not wait for receivers
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
-
-    def print_event(body: dict[str, Any]) -> None:
-        verdict = {True: "ANOMALOUS", False: "good", None: "-"}[body.get("is_anomalous")]
-        with suppress(OSError):  # as above; the result is in the outbox
-            echo(f"{body['source']}  {body.get('error') or format(body['score'], '.4f')}  {verdict}")
-
+    deadlines = Deadlines()
+    line = ProductionLine([Station(plan, deadlines)], deadlines, models=models)
     say(f"watching {show_name(source)}; results are stored in {show_name(outbox)} until they are delivered")
     try:
-        scoring = watcher.Watcher(arrivals, scorer, box, sinks, print_event)
-        watcher.watch(scoring, box, sinks, every=every, stop=stop, say=say)
+        interrupted = run_until_signal(line)
         undelivered = sum(box.pending().values())
         say(f"stopped; {undelivered} results wait in {show_name(outbox)}" if undelivered else "stopped")
     finally:
         box.close()
-    if signal.SIGINT in received:
+    if interrupted:
         raise typer.Exit(128 + signal.SIGINT)

@@ -302,7 +302,7 @@ def load_detector(model: Path, weights: str | None, training: Path | None, devic
 
 @contextmanager
 def _edited(detector: "Detector", target: Path) -> "Iterator[tuple[Detector, Progress]]":
-    """Show progress while the block changes ``detector``; then write it to ``target`` and say what changed."""
+    """Show progress while the block changes ``detector``; then write it to ``target`` and print what changed."""
     with show_progress() as on_progress:
         yield detector, on_progress
     detector.save(target)
@@ -316,7 +316,7 @@ def _edited(detector: "Detector", target: Path) -> "Iterator[tuple[Detector, Pro
 
 
 def parse_numbers(text: str, count: int, expected: str) -> tuple[int, ...]:
-    """So many whole numbers, separated by commas; the error begins with what was ``expected``."""
+    """``count`` whole numbers, separated by commas; the error begins with ``expected``."""
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError:

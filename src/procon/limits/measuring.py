@@ -21,7 +21,7 @@ from procon.limits.area import find_part
 from procon.limits.kinds import RENDERED_KINDS
 from procon.limits.plan import CONTRASTS, SIZES, Host, check_sizes, choose_sizes, host_of, place_defect
 from procon.method.consensus import top_mean
-from procon.method.score import levels_without_own, raise_scores, read_layers
+from procon.method.score import LayerReading, levels_without_own, raise_scores, read_layers
 from procon.method.stand_ins import StandIns
 from procon.model.editing import Editor, refuse_seen
 from procon.model.fitting import measure_images, read_as_new
@@ -72,7 +72,9 @@ class Bench:
             reading = reader.score_features(features, good.image.size, model.memory, model.marked)
         else:
             counted = in_scope(features, reader.scope(good.image.size, model.memory.roi))
-            reading = read_as_new(model.memory, model.config, self.stand_ins, good.number, counted, levels=good.levels)
+            reading = read_as_new(
+                model.memory, model.config, self.stand_ins, [good.number], counted, levels=good.levels
+            )
             if model.marked is not None:
                 reading = raise_scores(reading, counted, model.marked)
         return float(top_mean(reading.ranked, model.config.top_ratio))
@@ -167,11 +169,12 @@ def _bench_of_training(
                 continue
             assert image is not None
             counted, _ = reader.counted(image, memory.roi)
-            layers = None if readings is None else readings[number]
-            if layers is None:
-                layers = read_layers(counted, memory, config, hidden=memory.own([number]))
-            levels = levels_without_own(layers, memory) if config.score_relative_to == "anchors" else None
-            reading = read_as_new(memory, config, stand_ins, number, counted, layers, levels)
+            layers, levels = None if readings is None else readings[number], None
+            if config.score_relative_to == "anchors":
+                kept = [layer for layer in layers or () if isinstance(layer, LayerReading)]
+                measured = kept or read_layers(counted, memory, config, hidden=memory.own_of_each([number]))
+                layers, levels = tuple(measured), levels_without_own(measured, memory)
+            reading = read_as_new(memory, config, stand_ins, [number], counted, layers, levels)
             if model.marked is not None:
                 reading = raise_scores(reading, counted, model.marked)
             score = float(top_mean(reading.ranked, config.top_ratio))

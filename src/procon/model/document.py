@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from procon.amounts import count_of
+from procon.config import Config
 from procon.errors import ModelFileError
 from procon.model.calibration import Calibration
 from procon.model.history import Change, describe_lesson
@@ -28,7 +29,8 @@ def describe_file(path: Path) -> list[tuple[str, str]]:
     metadata = read_metadata(path)
     with mismatch_refused(path):
         calibration = calibration_of(metadata)
-        config, backbone, thumbnails = metadata["config"], metadata["backbone"], metadata["thumbnail_bytes"]
+        config = Config.from_dict(metadata["config"]).to_dict()  # also the settings that an older release did not have
+        backbone, thumbnails = metadata["backbone"], metadata["thumbnail_bytes"]
         lines = [
             ("format", str(metadata["format"])),
             ("backbone", f"{config['backbone']} from {backbone['source']}" + " (embedded)" * backbone["embedded"]),

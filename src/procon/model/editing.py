@@ -65,7 +65,7 @@ class Editor:
             else:
                 features, size = image
                 reading = reader.score_features(features, size, memory, marked)
-                score = reader.good_score(reading, reader.scope(size, memory.roi))
+                (score,) = reader.good_scores(reading, reader.scope(size, memory.roi))
             yield score
             self.on_progress("calibrating", number + 1, len(sources))
 
@@ -350,7 +350,8 @@ def _refuse_calibrated(added: Sequence[TrainingImage], calibration: Calibration)
 
 def _refuse_mismatch(model: Model, other: Model) -> None:
     """Memories can be joined if their anchors mean the same and they look at the same region of an image."""
-    free = ("weights", "false_alarm_rate", "threshold_rule", "precision")  # do not change what an anchor is
+    # These do not change what an anchor is; those of image_size="auto" have done their work.
+    free = ("weights", "false_alarm_rate", "threshold_rule", "precision", "patch_budget", "max_scale")
     mine, theirs = asdict(model.config), asdict(other.config)
     for name in mine:
         if name not in free and mine[name] != theirs[name]:

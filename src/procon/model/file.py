@@ -57,9 +57,6 @@ def load_model(path: Path, weights: str | Path | None = None) -> tuple[Model, di
         images = tuple(TrainingImage.from_dict(image, thumbnail) for image, thumbnail in described)
         memory = Memory.from_tensors(tensors, images, int(metadata["patches"]), config.compression)
         backbone = metadata["backbone"]
-        missing = [name for name in (*_IDENTITY, "embedded") if name not in backbone]
-        if missing:
-            raise ValueError(f"the backbone entry has no {', '.join(missing)}")
         history = tuple(Change.from_dict(change) for change in metadata["history"])
         identity = {name: backbone[name] for name in _IDENTITY}
         dims = [layer.anchors.shape[1] for layer in memory.layers]

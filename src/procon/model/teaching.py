@@ -155,7 +155,7 @@ def propose(
     history = (*model.history, change)
     taught = replace(model, lessons=(*model.lessons, kept), history=history, renderings=None)
     scores = [
-        reader.good_score(reader.score_features(every, picture.size, memory, marked), scope).score
+        reader.good_scores(reader.score_features(every, picture.size, memory, marked), scope)[0].score
         for marked in (model.marked, taught.marked)
     ]
     left_out = len(lesson.patches) - len(kept.patches)
@@ -316,9 +316,9 @@ def _read_training(model: Model, editor: Editor, sources: Sequence[ImageLike], l
             assert image is not None
             features, _ = reader.counted(image, memory.roi)
             layers = None if readings is None else readings[number]
-            reading = read_as_new(memory, config, stand_ins, number, features, layers)
+            reading = read_as_new(memory, config, stand_ins, [number], features, layers)
             patches = [layer[0] for layer in features]
-            nearest = [layer.distances[:, :, :, 0] for layer in reading.layers if layer.distances is not None]
+            nearest = [layer.distances[:, :, :, 0] for layer in reading.layers]
             normal = normal_distances(nearest)[0]
             earlier = torch.full_like(normal, torch.inf)
             if model.marked is not None:

@@ -1,4 +1,4 @@
-"""The models of a folder: loaded, reloaded when their files change, and replaced without interrupting requests."""
+"""The models of a folder: loaded, reloaded when their files change, without interrupting requests."""
 
 import contextlib
 import copy
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 from procon.config import Config
 from procon.deploy import Runtime
 from procon.deploy.manifest import MANIFEST, is_exported
 from procon.detector import Detector
 from procon.errors import ProconError
+from procon.files import Stamp, find_stamp, read_stamp
 from procon.model.calibration import Calibration
 from procon.model.document import calibration_of, renderings_of
 from procon.model.history import Change
@@ -26,27 +26,11 @@ from procon.model.metadata import read_metadata
 from procon.server.engine import Engine
 from procon.server.request_errors import Redactor, RequestError
 from procon.server.settings import ENDING, NAME_PATTERN, Settings
-from procon.vision.backbone import Backbone
 
 _log = logging.getLogger(__name__)
 
 _GONE_SECONDS = 0.05
 _RETRY_SECONDS, _MOST_RETRY_SECONDS = 5.0, 300.0  # after the first failure to load a file; doubled after each more
-
-Stamp = tuple[int, int, int]
-"""Inode, size and modification time: another file at the same path has another stamp. For a folder: of all files."""
-
-
-def _stamp(path: Path) -> Stamp:
-    stats = [file.stat() for file in (path.iterdir() if path.is_dir() else (path,))]
-    return sum(s.st_ino for s in stats), sum(s.st_size for s in stats), max(s.st_mtime_ns for s in stats)
-
-
-def _find_stamp(path: Path) -> Stamp | None:
-    try:
-        return _stamp(path)
-    except (OSError, ValueError):  # missing, or an empty folder
-        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +77,7 @@ class Entry:
     @property
     def due(self) -> bool:
         """Whether loading may succeed now."""
-        return time.monotonic() >= self.retry_at or self.stamps != tuple(map(_find_stamp, self.inputs))
+        return time.monotonic() >= self.retry_at or self.stamps != tuple(map(find_stamp, self.inputs))
 
 
 class Models:
@@ -125,6 +109,14 @@ class Models:
         """Whether a folder of that name holds an exported model."""
         return is_exported(self.folder / name)
 
+    def location(self, name: str) -> Path:
+        """The file of a model, or the folder of an exported one; refused if there is neither."""
+        if re.fullmatch(NAME_PATTERN, name):
+            for path in (self.path(name), self.folder / name):
+                if path.is_file() or (path.is_dir() and is_exported(path)):
+                    return path
+        raise RequestError(404, f"no such model: {name}")
+
     def editing(self, name: str) -> threading.Lock:
         """The lock to hold while the file of a model is replaced."""
         return self._edits.setdefault(name, threading.Lock())
@@ -145,7 +137,7 @@ class Models:
         ]
 
     def get(self, name: str) -> ServedModel:
-        """The current model, or a refusal."""
+        """The current model; refused if there is none."""
         entry = self._entries.get(name)
         if entry is not None and entry.model is not None:
             return entry.model
@@ -185,7 +177,7 @@ class Models:
         for name, path in [*exported, *((p.name.removesuffix(ENDING), p) for p in self.folder.glob(f"*{ENDING}"))]:
             if re.fullmatch(NAME_PATTERN, name) and self._only in (None, path):
                 with contextlib.suppress(OSError):  # deleted a moment ago
-                    files[name] = path, _stamp(path)
+                    files[name] = path, read_stamp(path)
         return dict(sorted(files.items()))
 
     def _load(self, name: str, path: Path, stamp: Stamp, before: Entry) -> Entry:
@@ -212,7 +204,7 @@ class Models:
         reason = self._redact(reason)
         _log.warning("model %s cannot be loaded: %s; the next attempt is in %.0f s", name, reason, seconds)
         inputs = (path, *([Path(self._weights)] if self._weights else []), *_weights_of(path))
-        stamps = tuple(map(_find_stamp, inputs))
+        stamps = tuple(map(find_stamp, inputs))
         return Entry(before.model, reason, before.failures + 1, time.monotonic() + seconds, inputs, stamps)
 
     def _serve_file(self, name: str, stamp: Stamp, file: Path, before: ServedModel | None) -> ServedModel:
@@ -270,16 +262,3 @@ def _with_threshold(detector: Detector, metadata: dict[str, Any]) -> Detector:
     edited = replace(detector.model, history=history, renderings=renderings_of(metadata))
     changed.model = edited.calibrated(calibration_of(metadata))
     return changed
-
-
-def share_backbone(detector: Detector, backbones: WeakSet[Backbone]) -> None:
-    """Let a detector use the weights of an equal backbone that is already loaded; twenty models then hold them once.
-
-    Only weights are shared. What depends on the size of the input is not.
-    """
-    own = detector.reader.extractor.backbone
-    for other in backbones:
-        if (other.fingerprint, other.dtype, other.device) == (own.fingerprint, own.dtype, own.device):
-            own._model, own._tensors = other._model, other._tensors
-            break
-    backbones.add(own)

@@ -4,10 +4,11 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from procon.arrays import Box
 from procon.config import LOWEST_RATE, ThresholdRule
 from procon.method.regions import Region
+from procon.server.settings import NAME_PATTERN
 
-PixelBox = tuple[int, int, int, int]  # left, top, right, bottom; right and bottom are exclusive
 BoxShares = tuple[float, float, float, float]
 
 
@@ -83,7 +84,7 @@ class NormalPatchAnswer(BaseModel):
 
     image: str
     number: int
-    box: PixelBox
+    box: Box
     weight: float
     distance: float
     picture: str | None = Field(description="The patch with its surroundings, a data: URL; null if it is gone.")
@@ -107,7 +108,7 @@ class ExplanationAnswer(BaseModel):
     revision: str
     xy: tuple[int, int]
     patch: tuple[int, int] = Field(description="row, column")
-    box: PixelBox
+    box: Box
     score: float
     typical: float | None = Field(description="Score of a typical good patch of this model.")
     picture: str
@@ -144,6 +145,12 @@ class GoodImageAnswer(BaseModel):
     set_aside: bool = Field(description="Whether it is so far above the rest that the robust rule sets it aside.")
 
 
+class DecidingImageAnswer(GoodImageAnswer):
+    """A good image without which the threshold would be another."""
+
+    threshold_without: float
+
+
 class GoodImagesAnswer(BaseModel):
     """The good images behind the threshold, highest score first."""
 
@@ -168,6 +175,9 @@ class ThresholdAnswer(BaseModel):
     offers: list[OfferAnswer] = Field(description="By rule, then by ascending rate.")
     rendered: RenderedAnswer | None = Field(description="Of the threshold in force; null before `procon limits`.")
     set_aside: list[GoodImageAnswer] = Field(description="Odd images: far above the rest, highest score first.")
+    decided_by: list[DecidingImageAnswer] = Field(
+        description="The images without which it would change, largest change first; none if it was set by hand."
+    )
     score_without_odd: float = Field(description="The robust threshold at this rate, for which these are set aside.")
     score_with_odd: float = Field(description="The robust threshold at this rate if they were not.")
     sentences: list[str]
@@ -260,6 +270,18 @@ class ThresholdByRate(BaseModel, extra="forbid"):
 
     false_alarm_rate: float = Field(ge=LOWEST_RATE, lt=1, strict=True)
     rule: ThresholdRule | None = Field(default=None, description="How scores make a threshold; null: as now.")
+
+
+class NewName(BaseModel, extra="forbid"):
+    """Another name for a model."""
+
+    name: str = Field(pattern=NAME_PATTERN)
+
+
+class PromiseAnswer(BaseModel):
+    """What a fit on so many good images could promise, in sentences."""
+
+    sentences: list[str]
 
 
 class NewFeedback(BaseModel, extra="forbid"):

@@ -24,7 +24,7 @@ from procon.server.disk import describe_storage_error, lock_folder, write_durabl
 from procon.server.engine import Engine, group_sizes
 from procon.server.jobs import Jobs
 from procon.server.metrics import ServerMetrics
-from procon.server.models import Models, ServedModel, share_backbone
+from procon.server.models import Models, ServedModel
 from procon.server.parts import KeptParts
 from procon.server.request_errors import Redactor, RequestError
 from procon.server.scheduler import DeviceWorker, Queue, Work
@@ -54,7 +54,7 @@ class InspectedPart:
 
 
 class Service:
-    """The server without its HTTP."""
+    """The server without the HTTP layer."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -135,7 +135,7 @@ class Service:
     def _load(self, path: Path, name: str) -> Detector:
         training = self.jobs.training_folder(name)
         detector = Detector.load(path, weights=self.settings.weights, training=training, device=str(self.device))
-        share_backbone(detector, self._backbones)
+        detector.reader.extractor.backbone.share(self._backbones)
         if self.device.type == "cuda":  # kernels compile and graphs are recorded now, not with the first part
             engine = Engine(detector.scorer)
             for count in group_sizes(self.settings.batch):
@@ -167,7 +167,7 @@ class Service:
         keep: bool,
         respond: Callable[[InspectedPart], T],
     ) -> T:
-        """Score one image and return what ``respond``, called in the thread pool, makes of it.
+        """Score one image and return the result of ``respond``, which is called in the thread pool.
 
         If the sender of ``request`` disconnects, the work is dropped.
         """
@@ -227,7 +227,7 @@ class Service:
             future.cancel()
 
     def _open(self, upload: Upload, place: ExitStack) -> tuple[Header, Picture]:
-        """Header and pixels of an image, after it has got a place in the queue."""
+        """Header and pixels of an image, once it has a place in the queue."""
         header = read_header(upload.data, self.settings.limits)
         place.enter_context(self.queue.place(header.cost))
         return header, decode(upload.data)

@@ -5,10 +5,12 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
+from procon.amounts import count_of
+from procon.config import ThresholdRule
 from procon.errors import ImageError
 from procon.limits.statistics import judge_visibility
-from procon.model.calibration import FEWEST, Calibration
-from procon.model.rates import measure_spread
+from procon.model.calibration import FEW, FEWEST, Calibration
+from procon.model.rates import images_needed, measure_spread
 from procon.model.training import THUMBNAIL_SIDE
 from procon.names import show_name
 from procon.server import schemas
@@ -16,9 +18,11 @@ from procon.server.models import ServedModel
 from procon.server.request_errors import RequestError
 from procon.vision.pictures import jpeg, shrink
 
+_MOST_DECIDING = 4  # images
+
 
 def threshold_answer(model: ServedModel, calibration: Calibration) -> schemas.ThresholdAnswer:
-    """The threshold, what it promises and what it rests on."""
+    """The threshold, its false-alarm rate, and the scores that it comes from."""
     rate, few = calibration.false_alarm_rate, len(calibration.scores) < FEWEST
     robust = calibration.at_rate(rate, "robust").threshold
     with_odd = robust if few else measure_spread(calibration.scores, keep_all=True).at_rate(rate)
@@ -38,6 +42,7 @@ def threshold_answer(model: ServedModel, calibration: Calibration) -> schemas.Th
         offers=_offers(model, calibration),
         rendered=_rendered(model, calibration.threshold),
         set_aside=_good_images(model, calibration, _odd(calibration)),
+        decided_by=_deciding_images(model, calibration),
         score_without_odd=robust,
         score_with_odd=with_odd,
         sentences=calibration.describe(_names(model)),
@@ -75,6 +80,56 @@ _judge = lru_cache(maxsize=256)(judge_visibility)  # pages ask every few seconds
 def _odd(calibration: Calibration) -> tuple[int, ...]:
     """Positions of the images that the robust rule sets aside; with fewer than ``FEWEST`` images it sets none aside."""
     return calibration.spread.aside if len(calibration.scores) >= FEWEST else ()
+
+
+def _deciding_images(model: ServedModel, calibration: Calibration) -> list[schemas.DecidingImageAnswer]:
+    """The images without which the threshold would change, largest change first: a few of those that score highest."""
+    if calibration.fixed is not None or len(calibration.scores) < 2:
+        return []
+    highest = sorted(range(len(calibration.scores)), key=lambda number: -calibration.scores[number])
+    odd = set(_odd(calibration)) if calibration.rule == "robust" else set()
+    reached = [
+        number for number in highest if number not in odd and calibration.scores[number] >= calibration.threshold
+    ]
+    candidates = list(dict.fromkeys([*reached[-1:], *(number for number in highest if number not in odd)]))
+    without = {number: _threshold_without(calibration, number) for number in candidates[:_MOST_DECIDING]}
+    changing = [
+        answer
+        for answer in _good_images(model, calibration, without)
+        if without[answer.number] != calibration.threshold
+    ]
+    changing.sort(key=lambda answer: -abs(without[answer.number] - calibration.threshold))
+    return [
+        schemas.DecidingImageAnswer(**answer.model_dump(), threshold_without=without[answer.number])
+        for answer in changing
+    ]
+
+
+def _threshold_without(calibration: Calibration, number: int) -> float:
+    """The threshold if one image had not been there."""
+    rest = [score for place, score in enumerate(calibration.good_scores) if place != number]
+    return Calibration.of(rest, calibration.false_alarm_rate, calibration.rule).threshold
+
+
+def describe_fit(count: int, rate: float, rule: ThresholdRule) -> list[str]:
+    """What the threshold of a fit on ``count`` good images will promise, in sentences."""
+    images, lowest = count_of(count, "image"), 1 / (count + 1)
+    if rule == "guarantee":
+        asked = f"; {rate:.1%} takes {images_needed(rate)} images" if rate < lowest else ""
+        lines = [f"With {images}, about {max(rate, lowest):.1%} of good parts will exceed the threshold{asked}."]
+    elif count < FEWEST:
+        lines = [
+            f"{images} {'is' if count == 1 else 'are'} too few to aim at a rate: the threshold will be the highest "
+            f"score of good images. With {FEWEST} or more it aims at the rate."
+        ]
+    else:
+        lines = [
+            f"With {images}, the threshold will aim at {rate:.1%} false alarms and guarantee no rate; "
+            f"the lowest that {images} could guarantee is {lowest:.1%}."
+        ]
+    if count < FEW:
+        lines.append(f"Weak: with {FEW} or more it is reliable.")
+    return lines
 
 
 def good_images_answer(model: ServedModel) -> schemas.GoodImagesAnswer:

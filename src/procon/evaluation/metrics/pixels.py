@@ -1,4 +1,4 @@
-"""Maps and masks as the metrics read them: checked, image by image, as often as needed."""
+"""Maps and masks for the metrics: checked, and read image by image in every pass."""
 
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -110,7 +110,7 @@ def check_map(values: Any, index: int) -> AnyFloats:
 
 
 def check_mask(mask: Any, index: int) -> Bools:
-    """[H, W], True where the mask is not 0; refused if it could mean something else."""
+    """[H, W], True where the mask is not 0; refused if it holds several other values."""
     array = np.asarray(mask)
     if array.ndim != 2:
         raise ValueError(f"mask {index} must be [H, W], got shape {array.shape}")
