@@ -51,6 +51,7 @@ docs: $(VENV)/.dev-ready
 	$(BIN)/python docs/scripts/generate_cli.py
 	$(BIN)/python docs/scripts/generate_benchmarks.py
 	$(BIN)/python docs/scripts/generate_line.py
+	$(BIN)/python docs/scripts/generate_plc.py
 	$(BIN)/python docs/scripts/generate_verdicts.py
 	$(BIN)/python docs/scripts/generate_best.py
 	$(BIN)/python docs/scripts/generate_scale.py
