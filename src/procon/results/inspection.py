@@ -160,8 +160,9 @@ def inspect(
         finished = True
     finally:
         rows.close()
-        for row in findings.rows[told:] if on_row is not None else ():
-            on_row(row)  # was in work when the run was interrupted
+        for row in findings.rows[told:]:  # their pictures were in work when the run was interrupted
+            if on_row is not None:
+                on_row(row)
         outcome = write_findings(
             detector, findings, finished, out, title=title, facts=facts, coco=coco, on_file=on_file
         )
