@@ -69,8 +69,10 @@ def test_a_full_disk_is_a_sentence_and_leaves_the_old_files(
     Image.fromarray(part_pixels(50)).save(tmp_path / "new.png")
     Image.fromarray(part_pixels(51, defect=True)).save(tmp_path / "bad.png")
     if writer == "merge":
-        others = [part_pixels(number) for number in range(60, 64)]
-        Detector(detector.config, device="cpu").fit(others, thumbnails=True).save(tmp_path / "o.procon")
+        (tmp_path / "others").mkdir()
+        for number in range(60, 64):
+            Image.fromarray(part_pixels(number)).save(tmp_path / "others" / f"{number}.png")
+        Detector(detector.config, device="cpu").fit(tmp_path / "others").save(tmp_path / "o.procon")
     name, arguments = WRITERS[writer]
     with small_disk() as disk:
         kept = detector.save(disk / "m.procon").read_bytes()
