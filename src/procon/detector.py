@@ -1,5 +1,6 @@
 """The public class: fit builds a memory of normal patches, predict scores how badly it explains new ones."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from procon.limits.report import LimitsReport
 from procon.method.regions import Region
 from procon.model import editing
 from procon.model.fitting import fit_model
+from procon.model.kinship import describe_difference
 from procon.model.rates import FalseAlarms
 from procon.model.renderings import Rendering, Renderings
 from procon.model.suspects import SUSPECT_LIMIT, Suspect, find_odd_images, find_suspects
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
     from torch import Tensor
+
+_log = logging.getLogger(__name__)
 
 
 class Detector(DetectorState):
@@ -268,8 +272,15 @@ class Detector(DetectorState):
         return self
 
     def merge(self, other: "Detector", *, progress: ShowProgress = None, keep_scores: bool = False) -> Self:
-        """Take over the memory of another detector of the same part, fitted with the same settings and weights."""
+        """Take over the memory of another detector of the same part, fitted with the same settings and weights.
+
+        A warning is logged if neither memory explains the images of the other.
+        """
         with self._editor(progress, keep_scores) as editor:
+            editing.check_mergeable(self.model, other.model)
+            difference = describe_difference(self.scorer, other.scorer, self.sources, other.sources)
+            if difference is not None:
+                _log.warning("%s", difference)
             self.model = editing.merge(self.model, editor, other.model, other.sources)
         return self
 

@@ -34,6 +34,24 @@ WRITERS: dict[str, tuple[str, Arguments]] = {
     "threshold": ("m.procon", lambda disk, good, _: ["threshold", disk / "m.procon", "--score", "0.3"]),
     "leave-one-out": ("m.procon", lambda disk, good, _: ["threshold", disk / "m.procon", "--leave-one-out"]),
     "forget": ("m.procon", lambda disk, good, _: ["forget", disk / "m.procon", "000.png"]),
+    "add": ("m.procon", lambda disk, good, model: ["add", disk / "m.procon", model.with_name("new.png")]),
+    "merge": (
+        "b.procon",
+        lambda disk, good, model: ["merge", model, model.with_name("o.procon"), "-o", disk / "b.procon"],
+    ),
+    "teach": (
+        "m.procon",
+        lambda disk, good, model: [
+            *("teach", disk / "m.procon", model.with_name("bad.png"), "--box", "30,40,20,20", "--yes", "--force")
+        ],
+    ),
+    "price": (
+        "p.html",
+        lambda disk, good, model: [
+            *("teach", model, model.with_name("bad.png"), "--box", "30,40,20,20", "--yes", "--force"),
+            *("--page", disk / "p.html"),
+        ],
+    ),
     "explain": ("e.png", lambda disk, good, model: ["explain", model, good / "000.png", "-o", disk / "e.png"]),
     "predict": ("000.png", lambda disk, good, model: ["predict", model, good, "-o", disk / "out"]),
     "coco": ("c.json", lambda disk, good, model: ["predict", model, good, "--coco", disk / "c.json"]),
@@ -48,6 +66,13 @@ def test_a_full_disk_is_a_sentence_and_leaves_the_old_files(
 ) -> None:
     pytest.importorskip("openvino")
     model = detector.save(tmp_path / "m.procon")
+    Image.fromarray(part_pixels(50)).save(tmp_path / "new.png")
+    Image.fromarray(part_pixels(51, defect=True)).save(tmp_path / "bad.png")
+    if writer == "merge":
+        (tmp_path / "others").mkdir()
+        for number in range(60, 64):
+            Image.fromarray(part_pixels(number)).save(tmp_path / "others" / f"{number}.png")
+        Detector(detector.config, device="cpu").fit(tmp_path / "others").save(tmp_path / "o.procon")
     name, arguments = WRITERS[writer]
     with small_disk() as disk:
         kept = detector.save(disk / "m.procon").read_bytes()

@@ -222,6 +222,27 @@ def test_models_are_merged(run: Run, model: Path, separate: Path, tiny_backbone:
     assert not (tmp_path / "again.procon").exists()
 
 
+def test_models_of_two_parts_are_merged_with_a_warning(
+    run: Run, model: Path, separate: Path, tiny_backbone: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "stripes").mkdir()
+    stripes = np.random.default_rng(0)
+    for number in range(5):
+        pixels = np.tile(np.repeat([[250, 20], [20, 250]], 8, axis=1), (48, 5))[:, :80]
+        noisy = (pixels + stripes.normal(0, 2, pixels.shape)).clip(0, 255).astype(np.uint8)
+        Image.fromarray(noisy).save(tmp_path / "stripes" / f"{number}.png")
+    config = tiny_config(tiny_backbone)
+    same = Detector(config, device="cpu").fit(separate).save(tmp_path / "same.procon")
+    other = Detector(config, device="cpu").fit(tmp_path / "stripes").save(tmp_path / "other.procon")
+    warning = "these look like models of two different parts: typical good images of each score "
+    assert run("merge", model, other, "-o", tmp_path / "both.procon")[0] == 0
+    assert len(caplog.messages) == 1 and caplog.messages[0].startswith(warning)
+    assert len(read_metadata(tmp_path / "both.procon")["images"]) == 11
+    caplog.clear()
+    assert run("merge", model, same, "-o", tmp_path / "both.procon")[0] == 0
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

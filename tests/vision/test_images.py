@@ -516,3 +516,21 @@ def test_a_program_dressed_as_an_image_is_not_opened(tmp_path: Path) -> None:
     script.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 100 100\nshowpage\n")
     with pytest.raises(ImageError, match="not an image Pillow can read"):
         open_image(script)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float32, np.uint16])
+def test_a_matrix_is_a_plain_array(kind: Any) -> None:
+    """Its rules for shapes are others: in a prediction it once ended the interpreter."""
+    pixels = np.arange(20 * 16).reshape(20, 16).astype(kind)
+    pixels = pixels / pixels.max() if kind is np.float32 else pixels
+    picture = open_image(np.matrix(pixels))
+    assert type(picture.pixels) is np.ndarray
+    np.testing.assert_array_equal(picture.pixels, open_image(pixels).pixels)
+
+
+def test_masked_pixels_are_refused_and_other_masked_arrays_are_plain() -> None:
+    pixels = np.ma.masked_array(np.zeros((20, 16, 3), np.uint8))
+    assert type(open_image(pixels).pixels) is np.ndarray
+    pixels[3, 4, 0] = np.ma.masked
+    with pytest.raises(ImageError, match="array: has masked pixels; fill them before scoring"):
+        open_image(pixels)

@@ -189,16 +189,21 @@ def forget(model: Model, editor: Editor, images: str | Path | Iterable[str | Pat
     return edited
 
 
+def check_mergeable(model: Model, other: Model) -> None:
+    """Refuse models that differ in settings or weights, or that have an image in common."""
+    for side in (model, other):
+        refuse(side.config, "editing")
+    _refuse_mismatch(model, other)
+    _refuse_duplicates(other.memory.images, model.memory, "is in both models; forget it in one of them first")
+
+
 def merge(model: Model, editor: Editor, other: Model, other_sources: TrainingSources) -> Model:
     """One model of two of the same part, fitted with the same settings and weights.
 
     Its threshold is leave-one-out over the images of both.
     """
+    check_mergeable(model, other)
     pairs = ((model, editor), (other, replace(editor, sources=other_sources)))
-    for side, _ in pairs:
-        refuse(side.config, "editing")
-    _refuse_mismatch(model, other)
-    _refuse_duplicates(other.memory.images, model.memory, "is in both models; forget it in one of them first")
     for side, side_editor in pairs:
         _measuring_sources(side, side_editor, side.memory.images)
     both = merge_memories(model.memory, other.memory, editor.reader.extractor.selections, model.config.max_anchors)

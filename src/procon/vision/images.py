@@ -260,6 +260,9 @@ def _deep_pixels(image: Image.Image, name: str) -> NDArray[Any]:
 
 
 def _from_array(array: NDArray[Any], name: str) -> NDArray[Any]:
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise ImageError(f"{name}: has masked pixels; fill them before scoring")
+    array = np.asarray(array)  # a plain array: subclasses such as np.matrix have other rules for shapes
     if array.ndim == 2:
         array = array[:, :, None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
