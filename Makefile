@@ -56,8 +56,12 @@ docs: $(VENV)/.dev-ready
 	$(BIN)/python docs/scripts/generate_benchmarks.py
 	$(BIN)/python docs/scripts/generate_front.py
 	$(BIN)/python docs/scripts/generate_line.py
+	$(BIN)/python docs/scripts/generate_plc.py
 	$(BIN)/python docs/scripts/generate_verdicts.py
+	$(BIN)/python docs/scripts/generate_limits.py
+	$(BIN)/python docs/scripts/generate_recipes.py
 	$(BIN)/python docs/scripts/generate_best.py
+	$(BIN)/python docs/scripts/generate_claims.py
 	$(BIN)/python docs/scripts/generate_scale.py
 
 # The pages as a site; strict: a broken link or a page without a place in the menu fails.

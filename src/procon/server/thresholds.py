@@ -8,6 +8,7 @@ from pathlib import Path
 from procon.amounts import count_of
 from procon.config import ThresholdRule
 from procon.errors import ImageError
+from procon.limits.statistics import judge_visibility
 from procon.model.calibration import FEW, FEWEST, Calibration
 from procon.model.rates import images_needed, measure_spread
 from procon.model.training import THUMBNAIL_SIDE
@@ -39,7 +40,8 @@ def threshold_answer(model: ServedModel, calibration: Calibration) -> schemas.Th
         promised_rate=calibration.promised_rate,
         rate_at_95_percent_confidence=calibration.confident_rate(),
         good_scores=list(calibration.ascending),
-        offers=_offers(calibration),
+        offers=_offers(model, calibration),
+        rendered=_rendered(model, calibration.threshold),
         set_aside=_good_images(model, calibration, _odd(calibration)),
         decided_by=_deciding_images(model, calibration),
         score_without_odd=robust,
@@ -48,14 +50,32 @@ def threshold_answer(model: ServedModel, calibration: Calibration) -> schemas.Th
     )
 
 
-def _offers(calibration: Calibration) -> list[schemas.OfferAnswer]:
+def _offers(model: ServedModel, calibration: Calibration) -> list[schemas.OfferAnswer]:
     """The rates on offer, by both rules."""
     by_rule = [calibration.at_rate(calibration.false_alarm_rate, rule) for rule in ("robust", "guarantee")]
     return [
-        schemas.OfferAnswer(rule=ruled.rule, false_alarm_rate=offer.rate, score=offer.threshold, above=len(offer.above))
+        schemas.OfferAnswer(
+            rule=ruled.rule,
+            false_alarm_rate=offer.rate,
+            score=offer.threshold,
+            above=len(offer.above),
+            rendered=_rendered(model, offer.threshold),
+        )
         for ruled in by_rule
         for offer in ruled.offers()
     ]
+
+
+def _rendered(model: ServedModel, threshold: float) -> schemas.RenderedAnswer | None:
+    """What a threshold finds of the rendered defects that the model keeps; an exported model keeps none."""
+    renderings = None if model.full_detector is None else model.full_detector.model.renderings
+    if renderings is None:
+        return None
+    (found, total), half_from, _ = _judge(renderings, threshold)
+    return schemas.RenderedAnswer(found=found, total=total, half_from=half_from)
+
+
+_judge = lru_cache(maxsize=256)(judge_visibility)  # pages ask every few seconds
 
 
 def _odd(calibration: Calibration) -> tuple[int, ...]:
