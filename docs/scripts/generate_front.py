@@ -219,7 +219,7 @@ def draw_legend(systems: list[System]) -> list[str]:
     for place, system in enumerate(systems):
         x, y = LEFT + (place // rows) * (PANEL + 70), BOTTOM + 48 + 22 * (place % rows)
         values = " / ".join(f"{system.values[metric]:.1f}" for metric in FLOORS)
-        untimed = "" if "score_ms" in system.values else "; trained on a GPU, not timed here"
+        untimed = "" if "score_ms" in system.values else "; trained on a GPU"
         style = ' class="o"' if system.ours else ""
         lines += draw_number(place + 1, system, x, y)
         lines.append(f'<text x="{x + 16}" y="{y + 4}"{style}>{escape(system.name)}: {values}{untimed}</text>')
