@@ -56,6 +56,7 @@ docs: $(VENV)/.dev-ready
 	$(BIN)/python docs/scripts/generate_benchmarks.py
 	$(BIN)/python docs/scripts/generate_front.py
 	$(BIN)/python docs/scripts/generate_line.py
+	$(BIN)/python docs/scripts/generate_plc.py
 	$(BIN)/python docs/scripts/generate_verdicts.py
 	$(BIN)/python docs/scripts/generate_limits.py
 	$(BIN)/python docs/scripts/generate_recipes.py

@@ -5,12 +5,12 @@
 
 DATA holds the development parts (``mpdd/metal_plate`` ..., ``mvtec/bottle`` ..., ``hazelnut_toy``, ``ksdd2``); PART
 names some of them. From a copy without an installed package: ``PYTHONPATH=src python3 benchmarks/recipes.py ...``.
-``--candidates`` also measures the small recipe that fast has to keep up with, the paper's with one bank of 1 %, and
-those from which fast is chosen; ``choose`` reads these rows, which part is left out, and what the others choose for it.
-``--every N`` takes every Nth image. Maps are compared with the masks at the size of the images; verdicts are those of
-the default threshold. ``cpu_s`` is the processor time of one image in this process, which other work on the machine
-changes less than the clock. Writes ``benchmarks/results/recipes.csv``; rows that are in it stay there unless they are
-measured again.
+``--candidates`` measures the small recipe that fast has to keep up with, the paper's with one bank of 1 %, and those
+from which fast is chosen; ``choose`` reads these rows: which part is left out, and what the others choose for it.
+``--images N`` takes N training images, and N/2 good and N/2 defective test images, evenly spaced. Maps are compared
+with the masks at the size of the images; verdicts are those of the default threshold. ``cpu_s`` is the processor time
+of one image in this process, which other work on the machine changes less than the clock. Writes
+``benchmarks/results/recipes.csv``; what is in it is not measured again.
 """
 
 import argparse
@@ -39,32 +39,33 @@ from verdicts import PARTS
 
 SMALL: dict[str, Any] = {"banks": 1, "coreset_ratio": 0.01}
 REFERENCE = "paper, 1 bank of 1 %"
-LAYERS = (
-    (-7, -10),
-    (-7, -9, -10),
-    (-6, -9),
-    (-6, -10),
-    (-6, -8, -10),
-    (-6, -7, -8, -9),
-    (-5, -8, -10),
-    (-3, -6, -8, -9),
-)
-SIDES = (336, 308, 280)
+CANDIDATES: dict[int, tuple[tuple[int, ...], ...]] = {
+    336: ((-7, -10), (-6, -10), (-6, -8, -10), (-6, -8, -9), (-5, -8, -10)),
+    280: ((-3, -6, -8, -9), (-3, -6, -9), (-3, -7, -10)),
+}
+"""The layers that are tried with each size of input."""
 TIMED = 5  # images that the time of a candidate is measured on: its tokens are shared with the others
 COMPARED = ("i_auroc", "p_ap", "aupro")
-KEYS = ("part", "recipe", "every")
+KEYS = ("part", "recipe", "images")
 
 
-def recipes(candidates: bool) -> dict[str, dict[str, Any]]:
-    """What is measured, as changes of ``Config()``."""
-    if not candidates:
+def recipes(sides: Sequence[int]) -> dict[str, dict[str, Any]]:
+    """What is measured, as changes of ``Config()``: candidates of these ``sides``, or the three recipes."""
+    if not sides:
         return dict(RECIPES)
     named = {
         f"{side} px, layers {layers}": {**SMALL, "image_size": side, "layers": layers}
-        for side in SIDES
-        for layers in LAYERS
+        for side in sides
+        for layers in CANDIDATES[side]
     }
     return {REFERENCE: SMALL, **named}
+
+
+def spread(items: Sequence[Any], count: int | None) -> list[Any]:
+    """``count`` of the items, evenly spaced; all where there are no more, or no count."""
+    if count is None or count >= len(items):
+        return list(items)
+    return [items[place * len(items) // count] for place in range(count)]
 
 
 class SharedTokens:
@@ -130,8 +131,8 @@ def score(detector: Detector, test: Sequence[Any], fit_s: float, timed: int | No
 def choose(rows: list[dict[str, str]]) -> None:
     """For every part the candidate that the other parts choose, and what the part says of it."""
     known: dict[str, dict[str, dict[str, str]]] = {}
-    most = min(int(row["every"]) for row in rows)  # the run with the most images
-    for row in (row for row in rows if int(row["every"]) == most):
+    full = [row for row in rows if row["images"] == "0"]
+    for row in full or rows:
         known.setdefault(row["recipe"], {})[row["part"]] = row
     reference = known[REFERENCE]
     candidates = [name for name in known if " px, layers " in name and known[name].keys() >= reference.keys()]
@@ -172,7 +173,8 @@ def main() -> None:
     parser.add_argument("--weights", required=True)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--candidates", action="store_true", help="measure what fast is chosen from")
-    parser.add_argument("--every", type=int, default=1, help="every Nth training and test image only")
+    parser.add_argument("--images", type=int, help="training images and test images of a part; default: all")
+    parser.add_argument("--sides", type=int, nargs="+", default=list(CANDIDATES), help="input sizes of the candidates")
     arguments = parser.parse_args()
     waiting: list[tuple[dict[str, Any], Future[dict[str, Any]]]] = []
 
@@ -180,25 +182,40 @@ def main() -> None:
         about, judged = waiting.pop(0)
         row = {**about, **judged.result()}
         print(row, flush=True)
-        kept = [old for old in read_rows("recipes") if any(old[key] != str(row[key]) for key in KEYS)]
-        write_rows("recipes", [*kept, row])
+        write_rows("recipes", [*read_rows("recipes"), row])
 
     with ThreadPoolExecutor(1) as pool:  # metrics of one recipe are computed while the next is fitted
         for part in arguments.parts or PARTS:
             dataset = open_dataset(arguments.data / part)
             category = dataset.category(dataset.categories[0])
-            train, test = category.train[:: arguments.every], category.test[:: arguments.every]
+            train, test = spread(category.train, arguments.images), list(category.test)
+            if arguments.images is not None:
+                kinds = [[sample for sample in test if sample.defective == bad] for bad in (False, True)]
+                test = [sample for kind in kinds for sample in spread(kind, arguments.images // 2)]
             shared: dict[int, SharedTokens] = {}
-            for name, settings in recipes(arguments.candidates).items():
+            for name, settings in recipes(arguments.sides if arguments.candidates else ()).items():
                 config = Config(backbone="dinov2-small", weights=arguments.weights, **settings)
+                row = {"part": part, "recipe": name, "images": str(arguments.images or 0)}
+                if any(all(old[key] == row[key] for key in KEYS) for old in read_rows("recipes")):
+                    continue
                 side = config.input_size[0]
                 if arguments.candidates and side not in shared:
-                    shared = {side: SharedTokens(config, (*LAYERS, Config.layers), resolve_device(arguments.device))}
+                    shared = {
+                        side: SharedTokens(
+                            config, CANDIDATES.get(side, (Config.layers,)), resolve_device(arguments.device)
+                        )
+                    }
                 detector, seconds = fit(config, train, arguments.device, shared.get(side))
                 while waiting:  # before anything is timed
                     store()
                 found, costs = score(detector, test, seconds, TIMED if arguments.candidates else None)
-                about = {"part": part, "recipe": name, "every": arguments.every, "train": len(train), "test": len(test)}
+                about = {
+                    "part": part,
+                    "recipe": name,
+                    "images": arguments.images or 0,
+                    "train": len(train),
+                    "test": len(test),
+                }
                 waiting.append((about, pool.submit(judge, test, found, costs)))
         while waiting:
             store()

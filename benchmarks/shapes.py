@@ -107,7 +107,7 @@ def main() -> None:
         settings |= {"banks": 1, "coreset_ratio": 0.01}
     for recipe in arguments.recipes:
         name = f"{recipe}, 1 bank of 1 %" if arguments.quick else recipe
-        name += f", every {arguments.every}th image" if arguments.every > 1 else ""
+        name += f", 1 image in {arguments.every}" if arguments.every > 1 else ""
         for part in arguments.parts or PARTS:
             for measured in measure(arguments.data, part, RECIPES[recipe], settings, arguments.device, arguments.every):
                 row = {"part": part, "recipe": name, **measured}

@@ -118,9 +118,9 @@ Each cell is our figure, then the expected one in brackets. The limit is in poin
 GPU = """\
 Speed on a CUDA device, and agreement with exact fp32. A random ViT-B/14 in bf16, 20 banks of 8,192 anchors in 512
 dimensions, 784 patches an image; the paper's form and the plain loop ran in the same process. The rows on real images
-use ViT-S/14 weights and the images of one category. The rows are of an earlier form of the kernels, which did not return
-neighbors; the present form is tested in Triton's interpreter (`tests/method/test_interpreted_kernels.py`) and was compiled for
-the H200, but has not been timed. The command was
+use ViT-S/14 weights and the images of one category. The rows are of an earlier form of the kernels, which did not
+return neighbors; the present form is tested in Triton's interpreter (`tests/method/test_interpreted_kernels.py`) and
+was compiled for the H200, but has not been timed. The command was
 """
 
 CPU = """\

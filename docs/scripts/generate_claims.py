@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from procon.evaluation.paper.tables import TITLES, published
+from procon.evaluation.paper.tables import TITLES, printed_values
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "reproduce.csv"
@@ -144,7 +144,7 @@ def cell(values: Sequence[float]) -> str:
 
 def paper_cell(step: Step, metric: str) -> str:
     """The same difference as the paper prints it."""
-    table = published(step.table, step.paper) if step.paper else {}
+    table = printed_values(step.table, step.paper) if step.paper else {}
     better, base = table.get(step.better, {}).get(metric), table.get(step.base, {}).get(metric)
     return "-" if better is None or base is None else f"{better - base:+.2f}"
 
@@ -180,7 +180,7 @@ def section(claim: Claim, rows: Sequence[Mapping[str, str]]) -> tuple[str, list[
 def categories(rows: Sequence[Mapping[str, str]]) -> str:
     """Our values for single categories beside the paper's."""
     lines = []
-    for name, values in published("per-category", "mpdd").items():
+    for name, values in printed_values("per-category", "mpdd").items():
         ours = [row for row in rows if row["table"] == "per-category" and row["category"] == name]
         if ours:
             cells = [f"{float(ours[0][metric]):.2f} / {values[metric]:.2f}" for metric in METRICS[:3]]
@@ -190,7 +190,7 @@ def categories(rows: Sequence[Mapping[str, str]]) -> str:
 
 def printed(metric: str) -> str:
     """What the paper has for bottle, cable and pill."""
-    values = published("per-category", "mvtec")
+    values = printed_values("per-category", "mvtec")
     return ", ".join(f"{values[name][metric]:.2f}" for name in ("bottle", "cable", "pill"))
 
 

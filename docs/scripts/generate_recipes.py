@@ -19,13 +19,18 @@ COMMANDS = {
     "recipes": "python benchmarks/recipes.py --data DATA --weights FILE",
     "candidates": "python benchmarks/recipes.py --data DATA --weights FILE --candidates",
     "shapes": "python benchmarks/shapes.py --data DATA --weights FILE",
+    "verdicts": "python benchmarks/verdicts.py measure verdicts.jsonl --data DATA --weights FILE",
+    "enlarged": "python benchmarks/research --weights FILE PARTS",
 }
 FILES = {"recipes": "recipes.csv", "candidates": "recipes.csv", "shapes": "shapes.csv"}
-PLACES = {"understand/recipes.md": ("recipes", "candidates"), "use/sizes.md": ("shapes",)}
+FILES |= {"verdicts": "verdicts.csv", "enlarged": "research.csv"}
+PLACES = {"understand/recipes.md": ("recipes", "verdicts", "candidates"), "use/sizes.md": ("shapes", "enlarged")}
 NAMES = ("fast", "paper", "best")
 REFERENCE = "paper, 1 bank of 1 %"
 COMPARED = {"i_auroc": "I-AUROC", "p_ap": "P-AP", "aupro": "AUPRO"}
 ACCURACY = {**COMPARED, "p_f1": "P-F1"}
+
+ENLARGED = {"paper": "392", "image_size=448": "448", "image_size=518": "518", "image_size=672": "672"}
 
 Row = dict[str, str]
 wrap = partial(measured_parts.wrap, width=124)
@@ -49,14 +54,16 @@ def section(name: str) -> str:
     if path.is_file():
         with path.open(newline="", encoding="utf-8") as stream:
             rows = list(csv.DictReader(stream))
-    write: Callable[[list[Row]], list[str]] = {"recipes": recipes, "candidates": candidates, "shapes": shapes}[name]
-    chosen = CHOSEN[name](rows)
+    choose, write = SECTIONS[name]
+    chosen = choose(rows)
     if not chosen:
         return f"Not measured yet: `{COMMANDS[name]}`"
+    if name == "verdicts":  # its file has no machine; the page of the threshold says how it was made
+        return "\n\n".join([*write(chosen), wrap(f"ViT-S/14 (Depth Anything V2), `{COMMANDS[name]}`.")])
     where = chosen[0]
     machine = where["device"] if where["device"] != "cpu" else f"{where['cpu']}, {where['threads']} threads"
-    shares = sorted({int(row.get("every", "1")) for row in chosen})
-    subset = "" if shares == [1] else f" Only every {shares[-1]}th training and test image was used."
+    few = sorted({int(row["images"]) for row in chosen if int(row.get("images", "0"))})
+    subset = f" Only {few[-1]} training and {few[-1]} test images of each part were used." if few else ""
     source = f"ViT-S/14 (Depth Anything V2), `{COMMANDS[name]}` on {machine}, torch {where['torch']}.{subset}"
     return "\n\n".join([*write(chosen), wrap(source)])
 
@@ -71,7 +78,46 @@ def of_candidates(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row["recipe"] not in NAMES]
 
 
-CHOSEN = {"recipes": of_recipes, "candidates": of_candidates, "shapes": list}
+def of_verdicts(rows: list[Row]) -> list[Row]:
+    """The means over all parts at the default threshold."""
+    wanted = {"rule": "robust", "rate": "0.01", "recipe": "Config()"}
+    means = [row for row in rows if row["part"].startswith("mean of") and row["part"].endswith("full")]
+    return [
+        row
+        for recipe in ("Config()", "Config.best()")
+        for row in means
+        if all(row[key] == value for key, value in {**wanted, "recipe": recipe}.items())
+    ]
+
+
+def of_enlarged(rows: list[Row]) -> list[Row]:
+    """The paper's recipe on larger inputs, where all parts were measured."""
+    return [row for row in rows if row["reading"] in ENLARGED and row["seed"] == "0" and row["p_ap"]]
+
+
+def verdicts(rows: list[Row]) -> list[str]:
+    """Defects found and false alarms of the paper's recipe and of best, on all images."""
+    head = ["recipe", "parts", "I-AUROC", "defects found", "false alarms", "balanced accuracy"]
+    lines = []
+    for name, row in zip(NAMES[1:], rows, strict=True):
+        numbers = [percent(row[column]) for column in ("image_auroc", "found", "false_alarms", "balanced_accuracy")]
+        lines.append([name, row["part"].split()[2].strip(","), *numbers])
+    return [table(head, lines, "lrrrrr")]
+
+
+def enlarged(rows: list[Row]) -> list[str]:
+    """Accuracy by the size of the input."""
+    head = ["input", "parts", *ACCURACY.values()]
+    lines = []
+    for reading, size in ENLARGED.items():
+        mine = {row["part"]: row for row in rows if row["reading"] == reading}
+        lines.append([size, str(len(mine)), *(f"{mean(list(mine.values()), metric):.1f}" for metric in ACCURACY)])
+    return [table(head, lines, "lrrrrr")]
+
+
+def percent(share: str) -> str:
+    """0.9652 -> '96.5'; nothing where it was not measured."""
+    return f"{100 * float(share):.1f}" if share else ""
 
 
 def recipes(rows: list[Row]) -> list[str]:
@@ -145,6 +191,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str
     rule = "|" + "|".join("---" if one == "l" else "---:" for one in align) + "|"
     first, *lines = ("| " + " | ".join(line) + " |" for line in (head, *rows))
     return "\n".join([first, rule, *lines])
+
+
+SECTIONS: dict[str, tuple[Callable[[list[Row]], list[Row]], Callable[[list[Row]], list[str]]]] = {
+    "recipes": (of_recipes, recipes),
+    "verdicts": (of_verdicts, verdicts),
+    "candidates": (of_candidates, candidates),
+    "shapes": (list, shapes),
+    "enlarged": (of_enlarged, enlarged),
+}
 
 
 if __name__ == "__main__":

@@ -303,7 +303,7 @@ RESTRICTIONS = (
         "bench",
         "aspect",
         ("stretch",),
-        " in benchmark runs: their masks and maps fill the input; use image_size=(height, width)",
+        " in benchmark runs: their masks and maps fill the input; use image_size='auto'",
     ),
     Restriction("bench without verdicts", "false_alarm_rate", (Config.false_alarm_rate,), _NO_VERDICTS),
     Restriction("bench without verdicts", "threshold_rule", (Config.threshold_rule,), _NO_VERDICTS),

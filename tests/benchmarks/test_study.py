@@ -11,7 +11,7 @@ from PIL import Image
 from procon import Config, Detector
 from procon.evaluation.metrics import evaluate
 from procon.method.maps import gaussian_blur
-from research import candidates, plan, strict
+from research import candidates, choose, plan, strict
 from research.bench import Reading
 from research.judge import Judge, blur, guided
 from research.leaderboard import Board
@@ -208,3 +208,20 @@ def test_costs_are_those_of_patches_blocks_and_anchors() -> None:
     assert strict.is_affordable(replace(plan.MAP, coreset_ratio=0.026), plan.MAP)
     tiled = strict.cost_of(replace(plan.MAP, tile=392))
     assert tiled.operations == 10 * 9 * (12 * 784 * 384**2 + 2 * 784**2 * 384) + 2304 * best.anchors * 384
+
+
+def test_a_structure_score_counts_deviations_above_good_images() -> None:
+    good = np.array([[1.0, 10.0], [3.0, 10.2], [2.0, 9.8]])
+    found = choose.structure(np.array([[2.0, 10.0], [0.0, 0.0], [4.0, 10.0]]), good)
+    assert found[:2].tolist() == [0.0, 0.0]
+    assert found[2] == pytest.approx(np.sqrt(((4 - 2) / 1) ** 2 / 2), rel=1e-3)
+
+
+def test_the_results_of_a_study_have_a_row_for_every_score(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    bad = np.array([False, False, True, True])
+    numbers = random.random((1, 4, 8)) + 5 * bad[None, :, None]
+    np.savez(tmp_path / "scores-0.npz", **{"part:test": numbers, "part:good": random.random((1, 9, 8))})
+    rows = list(choose.score_rows(tmp_path, {"scores": ["soft"], "part": {"good": list(~bad)}}))
+    assert [row["taken"] for row in rows] == [*choose.TAKEN, "structure", "top 0.5% and structure"]
+    assert all(row["i_auroc"] == 100.0 and row["seed"] == "0" and row["verdict"] > 50 for row in rows)
