@@ -10,8 +10,8 @@ parts that are already in the file are skipped. By default it takes a sample tha
 kind, size and contrast; ``--full`` takes all images, ``Config()`` and eight defects.
 
 ``summarize`` writes ``results/limits.csv``: for every part and kind of real defect the share that is found, and beside
-it the share found among rendered defects of the same sizes; then the rank correlations (Spearman) of the two, over the
-parts and over all kinds of all parts, for each rendered kind and contrast.
+it the share found among rendered defects of the same sizes; then the rank correlations (Spearman) of the two and their
+mean absolute difference, over the parts and over all kinds of all parts, for each rendered kind and contrast.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import json
 import math
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from verdicts import read_mask, test_images
 
 SIZES, PASSES, PASSES_FULL = 5, 2, 8
 LEAST_TESTS = 48  # test images of a part with few kinds
+MANY_KINDS = 5  # of one part, for a correlation of its own
 FEWEST = 3  # real defects of a kind that enter the correlation over kinds
 OUTPUT = Path(__file__).parent / "results" / "limits.csv"
 ALL = "all"
@@ -148,15 +150,21 @@ def compare(row: dict[str, Any]) -> list[dict[str, Any]]:
     return lines
 
 
-def correlate(lines: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """A line of rank correlations between the share of real and of rendered defects found."""
-    line: dict[str, Any] = {"part": name, "real_kind": "", "real": len(lines), "real_found": "", "median_size": ""}
-    for column in columns():
-        pairs = np.array([(other["real_found"], other[column]) for other in lines], float)
-        pairs = pairs[np.isfinite(pairs).all(axis=1)]
-        constant = len(pairs) < 3 or bool((np.ptp(pairs, axis=0) == 0).any())
-        line[column] = math.nan if constant else float(spearmanr(*pairs.T).statistic)
-    return line
+def correlate(lines: list[dict[str, Any]], name: str) -> Iterator[dict[str, Any]]:
+    """Two lines: rank correlations with the share of real defects found, and mean absolute differences from it.
+
+    The size alone is correlated too: what does not beat it says nothing more.
+    """
+    for what in ("rank correlation", "mean difference"):
+        line: dict[str, Any] = {"part": f"{what} over {name}", "real_kind": "", "real": len(lines), "real_found": ""}
+        for column in ("median_size", *columns()):
+            pairs = np.array([(other["real_found"], other[column]) for other in lines], float)
+            pairs = pairs[np.isfinite(pairs).all(axis=1)]
+            if what == "rank correlation":
+                line[column] = float(spearmanr(*pairs.T).statistic)
+            else:
+                line[column] = "" if column == "median_size" else float(np.abs(pairs[:, 0] - pairs[:, 1]).mean())
+        yield line
 
 
 def summarize(raw: Path) -> None:
@@ -165,7 +173,10 @@ def summarize(raw: Path) -> None:
     lines = [line for row in rows for line in compare(row)]
     parts = [line for line in lines if line["real_kind"] == ALL]
     kinds = [line for line in lines if line["real_kind"] != ALL and line["real"] >= FEWEST]
-    lines += [correlate(parts, "rank correlation over parts"), correlate(kinds, "rank correlation over kinds")]
+    lines += [*correlate(parts, "parts"), *correlate(kinds, "kinds")]
+    for row in rows:
+        own = [line for line in kinds if line["part"] == row["part"]]
+        lines += [*correlate(own, f"kinds of {row['part']}")] if len(own) >= MANY_KINDS else []
     machine = rows[0]["environment"]
     with OUTPUT.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, [*lines[0], *machine], lineterminator="\n")

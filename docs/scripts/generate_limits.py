@@ -1,6 +1,7 @@
 """Write the measured part of docs/use/limits.md from benchmarks/results/limits.csv."""
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 
 from measured_parts import fill
@@ -9,8 +10,9 @@ DOCS = Path(__file__).resolve().parent.parent
 PAGE = DOCS / "use" / "limits.md"
 RESULTS = DOCS.parent / "benchmarks" / "results" / "limits.csv"
 ALL = "all"
-CORRELATION = "rank correlation over "
+CORRELATION, DIFFERENCE = "rank correlation over ", "mean difference over "
 COLUMNS = ("all", "scratch", "dent", "stain", "hole", "foreign", "faint", "medium", "clear")
+RENDERED = tuple(f"rendered_{name}" for name in COLUMNS)
 
 
 def main() -> None:
@@ -33,7 +35,6 @@ def measured(rows: list[dict[str, str]]) -> str:
     """Parts, then rank correlations, then kinds."""
     parts = [row for row in rows if row["real_kind"] == ALL]
     kinds = [row for row in rows if row["real_kind"] not in (ALL, "")]
-    correlations = [row for row in rows if row["part"].startswith(CORRELATION)]
     lines = [
         "Share found at the same threshold, among real defects and among rendered ones of the same sizes:",
         "",
@@ -45,16 +46,17 @@ def measured(rows: list[dict[str, str]]) -> str:
             for row in parts
         ),
         "",
-        "Rank correlation (Spearman) of the two shares, by what is rendered:",
+        "Rank correlation (Spearman) of the two shares, by what is rendered, and that of the median size alone:",
+        "",
+        f"| over | size alone | {' | '.join(COLUMNS)} |",
+        f"|---|---:|{'---:|' * len(COLUMNS)}",
+        *(summary_row(row, CORRELATION, ("median_size", *RENDERED), shown) for row in rows),
+        "",
+        "Mean difference between the two shares, in percentage points:",
         "",
         f"| over | {' | '.join(COLUMNS)} |",
         f"|---|{'---:|' * len(COLUMNS)}",
-        *(
-            f"| {row['real']} {row['part'].removeprefix(CORRELATION)} | "
-            + " | ".join(shown(row[f"rendered_{name}"]) for name in COLUMNS)
-            + " |"
-            for row in correlations
-        ),
+        *(summary_row(row, DIFFERENCE, RENDERED, lambda text: f"{100 * float(text):.0f}") for row in rows),
         "",
         '<details markdown="1"><summary>Every kind of real defect</summary>',
         "",
@@ -74,7 +76,17 @@ def measured(rows: list[dict[str, str]]) -> str:
         "--weights",
         "WEIGHTS`, then `python benchmarks/limits.py summarize FILE`.",
     ]
-    return "\n".join(lines)
+    return "\n".join(line for line in lines if line is not None)
+
+
+def summary_row(
+    row: dict[str, str], beginning: str, columns: tuple[str, ...], describe: Callable[[str], str]
+) -> str | None:
+    """A row over all parts or kinds, if it is one."""
+    if not row["part"].startswith(beginning):
+        return None
+    values = " | ".join(describe(row[name]) for name in columns)
+    return f"| {row['real']} {row['part'].removeprefix(beginning)} | {values} |"
 
 
 def shown(text: str) -> str:
