@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 REAL_WEIGHTS ?= $(wildcard ../shared/weights/dinov2_vits14_dav2_fp16.safetensors)
 REAL_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: demo test test-all lint wheel bench docs docs-site tutorial clean
+.PHONY: demo test test-all lint wheel release-check bench docs docs-site tutorial notebooks clean
 
 demo: $(VENV)/.run-ready
 	$(BIN)/procon demo
@@ -27,8 +27,8 @@ test-all: $(VENV)/.dev-ready
 	$(BIN)/python -m pytest -m "" --durations 15
 
 lint: $(VENV)/.dev-ready
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check --quiet src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs examples release
+	$(BIN)/ruff format --check --quiet src tests benchmarks docs examples release
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache > lint-imports.log 2>&1 || (cat lint-imports.log; exit 1)
 	rm -f lint-imports.log
@@ -44,16 +44,24 @@ wheel: $(VENV)/.dev-ready
 	.venvs/wheel/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps dist/*.whl
 	cd dist && ../.venvs/wheel/bin/python ../tests/use_installed_package.py
 
+# What a release needs, in dist/: both archives, installed and used in new environments, an SBOM and the licences.
+release-check: $(VENV)/.release-ready
+	$(BIN)/python release/check.py --base-python $(BASE_PYTHON) $(if $(TAG),--tag $(TAG))
+
 bench: $(VENV)/.dev-ready
 	PROCON_REAL_WEIGHTS="$(REAL_WEIGHTS)" PROCON_REAL_DATA="$(REAL_DATA)" $(BIN)/python benchmarks/run.py
 
 docs: $(VENV)/.dev-ready
 	$(BIN)/python docs/scripts/generate_cli.py
 	$(BIN)/python docs/scripts/generate_benchmarks.py
+	$(BIN)/python docs/scripts/generate_front.py
 	$(BIN)/python docs/scripts/generate_line.py
 	$(BIN)/python docs/scripts/generate_plc.py
 	$(BIN)/python docs/scripts/generate_verdicts.py
+	$(BIN)/python docs/scripts/generate_limits.py
+	$(BIN)/python docs/scripts/generate_recipes.py
 	$(BIN)/python docs/scripts/generate_best.py
+	$(BIN)/python docs/scripts/generate_claims.py
 	$(BIN)/python docs/scripts/generate_scale.py
 
 # The pages as a site; strict: a broken link or a page without a place in the menu fails.
@@ -64,6 +72,11 @@ docs-site: $(VENV)/.site-ready
 # Takes the walk of docs/start/tutorial.md with real weights, fetched once, and writes it down.
 tutorial: $(VENV)/.dev-ready
 	$(BIN)/python docs/scripts/make_tutorial.py
+
+# Runs the notebooks of examples/ with real weights, fetched once, and writes them to docs/start.
+notebooks: $(VENV)/.dev-ready
+	$(PIP) --editable '.[notebooks]'
+	$(BIN)/python docs/scripts/make_notebooks.py
 
 clean:
 	rm -rf $(VENV) .venvs dist site demo-output
@@ -85,6 +98,11 @@ $(VENV)/.run-ready: $(VENV)/.torch-ready pyproject.toml
 $(VENV)/.dev-ready: $(VENV)/.torch-ready pyproject.toml
 	@echo "installing procon and its development tools (once)"
 	$(PIP) --editable '.[dev]'
+	touch $@
+
+$(VENV)/.release-ready: $(VENV)/.torch-ready pyproject.toml
+	@echo "installing what builds a release (once)"
+	$(PIP) --editable '.[release]'
 	touch $@
 
 $(VENV)/.site-ready: $(VENV)/.torch-ready pyproject.toml

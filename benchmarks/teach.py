@@ -76,7 +76,7 @@ def read_part(detector: Detector, tests: list[Sample]) -> tuple[list[Scored], li
     training = []
     for number, (features, _) in enumerate(embedded()):
         layers = readings[number] if readings else None
-        training.append(scored(features, read_as_new(memory, config, stand_ins, number, features, layers), []))
+        training.append(scored(features, read_as_new(memory, config, stand_ins, [number], features, layers), []))
     test = []
     for sample, (features, size) in zip(tests, reader.embed_each([sample.path for sample in tests]), strict=True):
         marked: list[int] = []

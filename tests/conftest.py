@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from procon import Config, Detector
+from tests.chromium import chromium
 
 SIDE = 70  # pixels: a 5 x 5 grid
 
@@ -129,3 +130,10 @@ def good_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def detector(tiny_backbone: Path, good_folder: Path) -> Detector:
     """A fitted detector; tests must not change it."""
     return Detector(tiny_config(tiny_backbone), device="cpu").fit(good_folder)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium, for tests marked ``browser``."""
+    with chromium() as opened:
+        yield opened

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from procon.config import Config
 from procon.method.neighbors import nearest_in_banks
-from procon.method.score import read_neighbors
+from procon.method.score import Neighbors, read_neighbors
 from procon.model.memory import LayerMemory
 
 _TINY = 1e-12  # keeps a division by the residuals of identical training images, which are 0, finite
@@ -82,15 +82,12 @@ def residuals(near: Neighborhood, kind: str) -> tuple[Tensor, Tensor]:
     """Residuals [N, P] of patches, and the weights [N, P, k] that their neighbours have in them."""
     k = near.distances.shape[-1]
     config = Config(readout=_READOUTS[kind], num_neighbors=k)
-    images = zip(near.patches, near.distances.unsqueeze(1), near.rows.unsqueeze(1), strict=True)
-    readings = [
-        read_neighbors(patches, near.layer.anchors, distances, rows, config) for patches, distances, rows in images
-    ]
-    weights = torch.cat([reading.weights[:, 0] for reading in readings if reading.weights is not None])
-    weights = pad(weights, (0, k - weights.shape[-1]))  # the nearest anchor has all the weight
+    neighbors = Neighbors(near.distances.unsqueeze(1), near.rows.unsqueeze(1))
+    reading = read_neighbors(near.patches, near.layer.anchors, neighbors, config)
+    weights = pad(reading.weights[:, 0], (0, k - reading.weights.shape[-1]))  # the nearest anchor has all the weight
     if kind == "mean-distance":
         return near.distances.sqrt().mean(dim=-1), weights
-    return torch.cat([reading.residuals[:, 0] for reading in readings]), weights
+    return reading.residuals[:, 0], weights
 
 
 def normal_levels(values: Tensor, weights: Tensor, places: Tensor, count: int, readout: PatchReadout) -> Tensor:

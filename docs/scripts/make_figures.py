@@ -63,7 +63,7 @@ def evaluate_parts(folder: Path, weights: Path) -> Run:
     variants = [recipe, concat, replace(concat, readout="hard", banks=1)]
     variants += [replace(recipe, layers=(layer,)) for layer in POOL]
     run.compute(CATEGORY, variants, torch.device("cpu"), say)
-    assert set(paper_variants(run, POINT).values()) <= set(run.stored()[CATEGORY])
+    assert set(paper_variants(run, POINT).values()) <= set(run.list_variants()[CATEGORY])
     return run
 
 

@@ -75,7 +75,11 @@ def tell(rows: Sequence[Row]) -> list[Chapter]:
     head = ["variant", *(f"{category} {title}" for category in categories for title in SHOWN.values())]
     chapters = []
     for name, title in TITLES.items():
-        found = {(row["row"], row["category"]): row for row in rows if row["table"] == name}
+        found = {
+            (row["row"], row["category"]): row
+            for row in rows
+            if row["table"] == name and row.get("seed", "0") == "0"  # the page has the first bank seed
+        }
         labels = list(dict.fromkeys(label for label, _ in found))
         if not labels:
             continue

@@ -1,23 +1,27 @@
 """The public class: fit builds a memory of normal patches, predict scores how badly it explains new ones."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from procon.arrays import Box
 from procon.config import ThresholdRule
 from procon.errors import ConfigError, ImageError
+from procon.limits.measuring import measure_defects, prepare_bench
+from procon.limits.report import LimitsReport
 from procon.method.regions import Region
 from procon.model import editing
 from procon.model.fitting import fit_model
 from procon.model.rates import FalseAlarms
+from procon.model.renderings import Rendering, Renderings
 from procon.model.suspects import SUSPECT_LIMIT, Suspect, find_odd_images, find_suspects
 from procon.model.teaching import Proposal, RegionLike, accept, forget_lessons, propose
 from procon.model.training import TrainingSources, list_good
 from procon.model.verdict import predict_each, predict_images
 from procon.prediction import Explanation, Prediction
-from procon.progress import ShowProgress, reporting
+from procon.progress import Say, ShowProgress, reporting, say_nothing
 from procon.state import DetectorState
 from procon.vision.images import ImageLike, ImageLikes, Picture, open_image
 from procon.vision.scope import RoiLike
@@ -63,10 +67,11 @@ class Detector(DetectorState):
         copy of each image, so that evidence can show it when the folder is gone. ``roi`` says where the part is in
         every image: a mask image, or the corners (x, y) of a polygon. Everything outside is ignored.
         """
+        items = list_good(images)
+        reader = self._reader_for(items)
         with reporting(progress) as on_progress:
-            self.model, items = fit_model(
-                self.reader, list_good(images), on_progress, skip_bad=skip_bad, thumbnails=thumbnails, roi=roi
-            )
+            model, items = fit_model(reader, items, on_progress, skip_bad=skip_bad, thumbnails=thumbnails, roi=roi)
+        self._reader, self.model = reader, model
         self.sources = TrainingSources(folder=self.sources.folder)
         self.sources.hold(self.model.memory.images, items)
         return self
@@ -83,6 +88,36 @@ class Detector(DetectorState):
         """The training images that were set aside for the threshold, highest score first, with their maps."""
         with reporting(progress) as on_progress:
             return find_odd_images(self.model, self.reader, self.sources, on_progress)
+
+    def limits(
+        self,
+        good: ImageLikes | None = None,
+        *,
+        count: int | None = None,
+        sizes: Sequence[int] | None = None,
+        seed: int = 0,
+        progress: ShowProgress = None,
+        say: Say = say_nothing,
+    ) -> LimitsReport:
+        """Which rendered defects the model finds: scratches, dents, stains, holes and foreign structures.
+
+        They are rendered on ``good`` images that the memory does not hold, or on training images, each scored without
+        its own anchors. ``count`` is their number (default: what takes eight minutes on this machine, at most 8 of
+        each kind, size and contrast), ``sizes`` are in pixels. ``say`` is told the cost before the work starts. The
+        scores are kept with the model, so that ``save`` stores them; interrupted work goes on where it stopped.
+        """
+        with self._editor(progress) as editor:
+            bench, wanted = prepare_bench(self.model, editor, good, seed, sizes, say, count)
+            rows: list[Rendering] = []
+            try:
+                for row in measure_defects(bench, wanted, self.model.renderings):
+                    rows.append(row)
+                    editor.on_progress("rendering defects", len(rows), wanted)
+            finally:
+                renderings = Renderings(bench.plan, bench.described(), tuple(rows))
+                self.model = replace(self.model, renderings=renderings)
+        assert self.calibration is not None
+        return LimitsReport(renderings, self.calibration)
 
     # --------------------------------------------------------------------------------------------------- predict
 

@@ -11,6 +11,11 @@ from typing import IO
 from procon.errors import OutputError
 from procon.names import show_name
 
+try:
+    import fcntl
+except ImportError:  # Windows: nothing is locked there
+    fcntl = None  # type: ignore[assignment]
+
 _LONGEST_NAME = 500  # characters that are shown
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space or choose another place",
@@ -74,15 +79,18 @@ def find_stamp(path: Path) -> Stamp | None:
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary file in the folder of ``path`` that becomes ``path`` on success and is removed on any failure.
 
-    An error of the system is raised as :class:`OutputError`, which names ``path`` and a remedy.
+    Only a kill leaves it, see :func:`find_partial_files`. An error of the system is raised as :class:`OutputError`,
+    which names ``path`` and a remedy.
     """
-    temporary = None
+    temporary = descriptor = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Its name does not depend on that of the target, which may be as long as the system allows.
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".procon.", suffix=".partial")
-        os.close(descriptor)
         temporary = Path(name)
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # a disk without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield temporary
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())
@@ -97,6 +105,30 @@ def atomic_path(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def find_partial_files(folder: Path) -> list[Path]:
+    """What killed processes left below ``folder``: temporary files and folders that nobody is writing now."""
+    return [path for path in sorted(folder.rglob(".*.partial")) if not is_locked(path)]
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process that is still there holds the lock of a file or folder; False where locks are unknown."""
+    if fcntl is None:
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:  # gone a moment ago, or not ours
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 @contextlib.contextmanager

@@ -5,10 +5,12 @@ A prediction can show itself: :meth:`Prediction.plot` and its kin open the image
 """
 
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from procon.arrays import Box, Bytes, Floats
+from procon.method.heatmap import HeatMap
 from procon.method.regions import Region
 from procon.names import show_name
 
@@ -35,7 +37,7 @@ class Prediction:
     """
 
     score: float  # mean residual of the most anomalous patches; comparable between images of one model
-    heatmap: Floats = field(repr=False)  # [height, width] of the input image, in the units of the patch residual
+    heat: HeatMap | Floats = field(repr=False, compare=False)  # what :attr:`heatmap` is made from
     is_anomalous: bool | None  # score > threshold; None where the model has no threshold
     threshold: float | None  # of the score; None where the model was fitted on too few images to calibrate
     p_value: float | None  # conformal: share of good images, this one included, that score at least as high
@@ -45,6 +47,11 @@ class Prediction:
     median_patch_score: float | None = None  # of this image: moved by light and camera, hardly by a defect
     calibration: GoodScale | None = field(default=None, repr=False, compare=False)  # of the model, if it has one
     origin: Any = field(default=None, repr=False, compare=False)  # the object that was scored, where it has no path
+
+    @cached_property
+    def heatmap(self) -> Floats:
+        """Float32 [height, width] of the input image, in the units of the patch residual; computed when asked for."""
+        return self.heat.whole() if isinstance(self.heat, HeatMap) else self.heat
 
     @property
     def relative_score(self) -> float | None:

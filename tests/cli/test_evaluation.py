@@ -3,7 +3,6 @@
 import csv
 import inspect
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import typer
 
 from procon import ConfigError, Detector
-from procon.cli import app, main
+from procon.cli import app
 from procon.cli.flags import parse_settings, with_settings
 from tests.conftest import tiny_config
 from tests.evaluation.test_runs import make_category
@@ -21,19 +20,10 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def procon(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+def procon(run: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """Run `procon ARGS` in this process, in an empty folder: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["procon", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +57,17 @@ def test_eval_measures_every_category_of_a_folder(
     assert json.loads((tmp_path / "run/run.json").read_text())["dataset"] == "folder"
     again, out_again, _ = procon("eval", data, "-o", tmp_path / "run", *small)
     assert (again, out_again) == (0, out)
+
+
+def test_eval_says_which_shape_each_category_got(procon: Command, data: Path, small: list[str], tmp_path: Path) -> None:
+    auto = [word if word != "70" else "auto" for word in small]
+    code, out, err = procon("eval", data, "-o", tmp_path / "run", "--categories", "tubes", *auto)
+    assert code == 0, err
+    assert "tubes: input of 70 x 84 pixels, from the proportions of its good images" in out
+    again, out_again, _ = procon("eval", data, "-o", tmp_path / "run", "--categories", "tubes", *auto)
+    assert (again, out_again) == (0, out)
+    code, out, err = procon("bench", "folder", "--root", data, "--categories", "tubes", "--recipe", "fast", *auto)
+    assert code == 0 and "tubes: input of 70 x 84 pixels" in out, err
 
 
 def test_eval_counts_what_the_threshold_of_the_model_finds_before_any_metric(
@@ -228,6 +229,7 @@ def test_a_command_gets_only_the_settings_that_were_given() -> None:
 
 def test_lists_and_sizes_are_taken_apart() -> None:
     assert parse_settings({"image_size": "392"}) == {"image_size": 392}
+    assert parse_settings({"image_size": "Auto"}) == {"image_size": "auto"}
     assert parse_settings({"image_size": "392x448"}) == {"image_size": (448, 392)}, "WIDTHxHEIGHT"
     with pytest.raises(ConfigError, match="layers must be integers separated by ',', got 'deep'"):
         parse_settings({"layers": "deep"})

@@ -15,12 +15,15 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from procon import Config, ConfigError, Detector, MissingExtraError, ModelFileError, NotFittedError
+from procon.arrays import Floats
 from procon.cli import app
 from procon.deploy import Runtime, graph, interpolation, scoring
 from procon.deploy import export as module
 from procon.deploy.assemble import build_graph
+from procon.deploy.cost import measure_cost
 from procon.deploy.export import export
 from procon.deploy.parity import TOLERANCE, Difference, check_images, with_defect
+from procon.evaluation.data.datasets import open_category
 from procon.method import maps
 from procon.vision.images import open_image
 from tests.conftest import part_pixels, tiny_config, with_model, write_tiny_backbone
@@ -78,6 +81,17 @@ def test_every_setting_is_exported(
     assert done.difference.map_share < 1e-3
     here, there = (model.predict(part_pixels(9, True)) for model in (detector, Runtime(tmp_path / "part")))
     np.testing.assert_allclose(there.heatmap, here.heatmap, rtol=0, atol=1e-3 * abs(here.heatmap).max())
+
+
+def test_a_shape_that_the_images_chose_is_exported(tiny_backbone: Path, tmp_path: Path) -> None:
+    images = [Image.fromarray(part_pixels(seed)).resize((240, 60)) for seed in range(8)]
+    config = tiny_config(tiny_backbone, image_size="auto", patch_budget=36)
+    detector = Detector(config, device="cpu").fit(images)
+    write(detector, tmp_path / "part", tolerance=1e-4, map_tolerance=1e-3)
+    runtime = Runtime(tmp_path / "part")
+    assert runtime.config.image_size == detector.config.image_size == (42, 168)
+    here, there = (model.predict(images[0]) for model in (detector, runtime))
+    assert there.score == pytest.approx(here.score, rel=1e-4) and there.heatmap.shape == (60, 240)
 
 
 @pytest.mark.parametrize(
@@ -417,6 +431,20 @@ def test_export_and_predict_on_the_command_line(detector: Detector, labelled: Pa
     assert "4 images, 2 anomalous" in text
     with (tmp_path / "out" / "scores.csv").open() as stream:
         assert [row["is_anomalous"] for row in csv.DictReader(stream)] == ["False", "False", "True", "True"]
+
+
+def test_the_metrics_of_a_cropped_model_include_those_over_pixels(tiny_backbone: Path, labelled: Path) -> None:
+    detector = Detector(tiny_config(tiny_backbone, resize=84), device="cpu").fit(
+        [part_pixels(seed) for seed in range(4)]
+    )
+
+    def score_pixels(pixels: Floats) -> tuple[Floats, Floats]:
+        score, heatmap, _ = detector.scorer.measure_pixels(torch.from_numpy(pixels))
+        return score.numpy(), heatmap.numpy()
+
+    cost = measure_cost(detector, score_pixels, open_category(labelled).test)
+    assert cost.original == cost.exported and cost.verdicts == 0
+    assert not np.isnan(list(cost.original.values())).any()
 
 
 def test_given_images_are_compared(detector: Detector, labelled: Path, tmp_path: Path) -> None:

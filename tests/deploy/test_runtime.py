@@ -21,9 +21,9 @@ from procon import BatchError, ConfigError, Detector, ImageError, ModelFileError
 from procon.cli import app
 from procon.deploy import Runtime, load_any
 from procon.deploy.export import export
-from procon.deploy.interpolation import resize_heatmap
 from procon.deploy.manifest import ExportedCalibration, read_manifest
 from procon.method import maps
+from procon.method.heatmap import HeatMap
 from procon.method.regions import find_regions, peak_region
 from procon.model.calibration import Calibration
 from tests import reference
@@ -255,7 +255,7 @@ def test_maps_are_resized_as_torch_does(shape: tuple[int, int], size: tuple[int,
     heatmap = np.random.default_rng(abs(seed)).random(shape).astype(np.float32)
     expected = maps.resize_maps(torch.from_numpy(heatmap)[None], size)[0].numpy()
     # torch places pixels in fp32
-    np.testing.assert_allclose(resize_heatmap(heatmap, size), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(HeatMap(heatmap, size).whole(), expected, rtol=0, atol=1e-5)
 
 
 # ---------------------------------------------------------------------------------------------------------- no torch

@@ -47,11 +47,13 @@ def test_the_next_export_removes_what_a_killed_one_left(detector: Detector, tmp_
 
 
 def test_an_export_killed_while_it_replaces_an_earlier_one_gives_that_back(detector: Detector, tmp_path: Path) -> None:
-    """The process dies between the two renames: the worst moment there is."""
+    """The process dies between the two renames, where the system cannot swap two folders: the worst moment there is."""
     earlier = export(detector, tmp_path / "part", measure_memory=False).folder
     before = (earlier / "manifest.json").read_bytes()
     code = (
         "import os, pathlib, signal, sys\n"
+        "from procon.deploy import workspace\n"
+        "workspace._exchange = lambda *_: False\n"
         "from procon.deploy.workspace import move_into_place, open_workspace\n"
         "rename, target = pathlib.Path.rename, pathlib.Path(sys.argv[1])\n"
         "def die(self, to):\n"

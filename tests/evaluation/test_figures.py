@@ -24,6 +24,7 @@ from procon.evaluation.report.lineup import (
     paper_variants,
 )
 from procon.evaluation.runs.raw import Run
+from procon.progress import no_progress
 from tests.evaluation.sample_run import BASE, PROCON, add_variant, make_run
 
 SIDE, GAP, MARGIN = 96, 8, 16
@@ -74,7 +75,7 @@ def test_a_grid_shows_input_truth_and_maps(run: Run) -> None:
 
 def test_each_column_of_a_grid_has_its_own_scale(run: Run) -> None:
     columns = paper_columns(run, ["flange"])
-    picture = figures.qualitative_grid(run, "flange", columns, [4, 7], side=SIDE)
+    picture = figures.qualitative_grid(run, "flange", [4, 7], side=SIDE)
     for place, variant in enumerate(columns.values()):
         raw = run.load("flange", variant)
         good = ~np.array(raw.labels)
@@ -159,6 +160,15 @@ def test_all_figures_are_written(run: Run, tmp_path: Path) -> None:
             with Image.open(path) as picture:
                 picture.load()
                 assert picture.format == "PNG"
+
+
+def test_the_layers_are_those_of_the_variant_that_is_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path, categories=("flange",))
+    name = add_variant(run, replace(BASE, layers=(-3,)))
+    _, problems = figures.write_figures(run, tmp_path / "out", ["flange"], no_progress, name)
+    assert problems == [
+        f"flange: layers.png was left out: {name}: has no maps of single layers; choose a variant that fuses several"
+    ]
 
 
 def test_the_command_draws_what_it_can(tmp_path: Path) -> None:

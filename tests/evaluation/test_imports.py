@@ -202,7 +202,7 @@ def test_an_image_is_listed_once_and_something_is_good(bucket: Path, tmp_path: P
     odd = grey(bucket / "a.png").rename(bucket / "a.heic")
     with pytest.raises(ImageError, match=r"a\.heic: must be an image ending in"):
         write_category(
-            tmp_path / "part", Labels((LabelledImage(odd, False, bad.images[0].look),)), on_progress=no_progress
+            tmp_path / "part", Labels((LabelledImage(odd, False, bad.images[0].read_label),)), on_progress=no_progress
         )
     assert not (tmp_path / "part").exists()
 
@@ -257,6 +257,29 @@ def test_run_lengths_of_pycocotools() -> None:
     mask[3:20, 5:30], mask[10:12, 8:9] = 1, 0
     counts = "i4a0=0000FE1;90000000000000000000000000000000000000000Y9"
     np.testing.assert_array_equal(decode_rle({"size": [30, 40], "counts": counts}, (30, 40)), mask > 0)
+
+
+@pytest.mark.parametrize("counts", [[2**63 - 1, 2**63 - 1, 18], [16, 2**70, -(2**70)], [1e300, 1], [-4, 20], []])
+def test_run_lengths_beyond_the_image_are_refused_before_anything_is_written(counts: list[Any]) -> None:
+    with pytest.raises(ValueError, match="do not fill an image of 4x4"):
+        decode_rle({"size": [4, 4], "counts": counts}, (4, 4))
+
+
+@pytest.mark.parametrize("number", ["-16", "1e999", "100000000000", "1e300", "0"])
+def test_impossible_sizes_in_a_coco_file_are_refused(number: str, run: Run, tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / "a.png")
+    image = f'{{"id": 1, "file_name": "a.png", "height": {number}, "width": 16}}'
+    file = tmp_path / "l.json"
+    file.write_text(f'{{"images": [{image}], "annotations": [], "categories": []}}')
+    code, _, err = run("import", "coco", file, "-o", tmp_path / "part")
+    assert code == 2 and "Traceback" not in err and "l.json: must be a COCO file" in err, err
+
+
+@pytest.mark.parametrize("tool", ["coco", "lookout"])
+def test_brackets_without_end_are_refused(tool: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "l.json").write_text("[" * 200_000)
+    code, _, err = run("import", tool, tmp_path / "l.json", "-o", tmp_path / "part")
+    assert code == 2 and "Traceback" not in err and "error: " in err and len(err) < 500
 
 
 def test_annotations_that_cannot_be_drawn_are_refused(run: Run, tmp_path: Path) -> None:

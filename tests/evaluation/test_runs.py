@@ -20,8 +20,9 @@ from procon.evaluation.metrics import evaluate
 from procon.evaluation.paper.protocol import apply_protocol
 from procon.evaluation.paper.reproduce import NAMES, bench, choose_categories, compute_here, protocol, reproduce
 from procon.evaluation.paper.results import Cell, Line, Result, fill_table, row_config
-from procon.evaluation.paper.tables import BOTTOM_3, POOL, TABLES, Table, TableRow, build_table, published
+from procon.evaluation.paper.tables import BOTTOM_3, POOL, TABLES, Table, TableRow, build_table, printed_values
 from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
+from procon.evaluation.report.build import write_report
 from procon.evaluation.runs.raw import SHARED, Raw, Run, variant_name
 from procon.evaluation.runs.sweep import VariantScores
 from procon.vision.backbone import Backbone
@@ -91,6 +92,41 @@ def test_raw_results_are_those_of_a_detector(run: Run, small: dict[str, Any], da
     assert raw.about["system"] == "procon"
 
 
+def test_every_category_gets_the_shape_of_its_good_images(base: Config, small: dict[str, Any], tmp_path: Path) -> None:
+    data = tmp_path / "parts"
+    make_category(data / "disc", 0)
+    make_category(data / "long", 1000)
+    for path in data.glob("long/*/*/*.png"):
+        Image.open(path).resize((240, 60)).save(path)
+    run = Run(tmp_path / "run", open_dataset(data), replace(base, image_size="auto", patch_budget=36), verdicts=True)
+    config = replace(run.base, **small)
+    for category, size in (("disc", (84, 70)), ("long", (42, 168))):
+        run.compute(category, [config], CPU, ignore)
+        raw = run.load(category, variant_name(config))
+        assert raw.size == size and raw.about["config"]["image_size"] == list(size)
+        detector = Detector(config, device="cpu").fit(data / category / "train" / "good")
+        assert detector.config.image_size == size
+        found = detector.predict([sample.path for sample in raw.samples])
+        assert raw.scores.tolist() == [result.score for result in found]
+        known = raw.calibrate(config)
+        assert known is not None and detector.calibration is not None
+        assert known.threshold == detector.calibration.threshold
+    again = Run.open_folder(run.folder)
+    assert again.base.image_size == "auto" and again.has("long", config)
+    page = tmp_path / "report.html"
+    write_report(again, page, ignore)
+    assert "disc: 70 x 84 pixels; long: 168 x 42 pixels" in page.read_text()
+
+
+def test_a_run_from_before_a_setting_is_continued(run: Run, base: Config) -> None:
+    fake(run, [base], 1, ("tubes",))
+    about = run.folder / "run.json"
+    document = json.loads(about.read_text())
+    del document["settings"]["patch_budget"]
+    about.write_text(json.dumps(document))
+    assert Run(run.folder, run.dataset, base).has("tubes", base)
+
+
 def _open(raw: Raw) -> list[Any]:
     from procon.vision.images import open_image
 
@@ -154,7 +190,7 @@ def test_maps_at_pixel_size_are_taken_as_they_are(run: Run, data: Path) -> None:
     mask = raw.mask(4)
     assert mask is not None
     assert mask.shape == (20, 30)
-    assert run.stored() == {"tubes": ["peer"]}
+    assert run.list_variants() == {"tubes": ["peer"]}
 
 
 def test_a_centre_crop_cuts_the_masks_too(data: Path, base: Config, small: dict[str, Any], tmp_path: Path) -> None:
@@ -212,11 +248,11 @@ def test_a_killed_run_goes_on_and_ends_the_same(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Run, "write", killed)
         run.compute("tubes", variants, CPU, ignore)
-    assert len(run.stored()["tubes"]) == 1
+    assert len(run.list_variants()["tubes"]) == 1
     stages: set[str] = set()
     run.compute("tubes", variants, CPU, lambda stage, *_: stages.add(stage))
     assert "reading images" not in stages  # the tokens were there
-    for name in whole.stored()["tubes"]:
+    for name in whole.list_variants()["tubes"]:
         assert np.array_equal(run.load("tubes", name).maps, whole.load("tubes", name).maps)
     assert not (run.folder / "work" / "tubes").exists()
 
@@ -288,7 +324,7 @@ def test_every_row_the_paper_printed_is_a_row_of_ours(name: str, dataset: str) -
     assert len(labels) == len(table.rows)
     for row in table.rows:
         row_config(Config(), row)  # a valid variant
-    printed = set(published(name, "mvtec-bottom3" if table.subset and dataset == "mvtec" else dataset))
+    printed = set(printed_values(name, "mvtec-bottom3" if table.subset and dataset == "mvtec" else dataset))
     if table.per_category:
         assert printed == set(BENCHMARKS[dataset].categories if dataset in BENCHMARKS else ())
     elif name == "main":
@@ -298,18 +334,18 @@ def test_every_row_the_paper_printed_is_a_row_of_ours(name: str, dataset: str) -
 
 
 def test_published_numbers_are_percent_under_our_names() -> None:
-    assert published("ladder", "mvtec")["+ layer consensus (ProCon)"] == {
+    assert printed_values("ladder", "mvtec")["+ layer consensus (ProCon)"] == {
         "i_auroc": 99.71,
         "p_auroc": 98.62,
         "p_ap": 72.98,
         "pauroc30": 95.66,
     }
-    assert published("per-category", "mpdd")["metal_plate"]["p_ap"] == 97.17  # printed as a fraction
-    assert published("per-category", "mpdd")["metal_plate"]["pro200"] == 96.33
-    assert published("ladder", "folder") == {}
+    assert printed_values("per-category", "mpdd")["metal_plate"]["p_ap"] == 97.17  # printed as a fraction
+    assert printed_values("per-category", "mpdd")["metal_plate"]["pro200"] == 96.33
+    assert printed_values("ladder", "folder") == {}
     for table in ("main", "per-category"):
         for dataset in ("mvtec", "visa", "realiad"):
-            for values in published(table, dataset).values():
+            for values in printed_values(table, dataset).values():
                 assert "aupro" not in values  # the paper has no true AUPRO
                 assert all(5 < value <= 100 for value in values.values())
 
@@ -338,7 +374,7 @@ def test_means_spreads_and_the_papers_mean_of_the_same_categories(run: Run) -> N
         cell = result.lines[0].cells[column]
         assert cell.value == pytest.approx(np.mean(repeats))
         assert cell.spread == pytest.approx(np.std(repeats, ddof=1))
-    paper = published("per-category", "mpdd")
+    paper = printed_values("per-category", "mpdd")
     expected = (paper["metal_plate"]["p_ap"] + paper["tubes"]["p_ap"]) / 2
     assert result.lines[0].cells["p_ap"].paper == pytest.approx(expected)
     assert result.lines[0].cells["aupro"].paper is None
@@ -372,7 +408,7 @@ def test_means_over_other_categories_are_not_compared(data: Path, base: Config, 
     fake(run, [row_config(base, row) for row in main.rows], 1, ("bottle", "zipper"))
     lines = {line.label: line for line in fill_table(run, main, ("bottle", "zipper")).lines}
     assert lines["ProCon"].cells["p_ap"].paper == pytest.approx(
-        np.mean([published("per-category", "mvtec")[name]["p_ap"] for name in ("bottle", "zipper")])
+        np.mean([printed_values("per-category", "mvtec")[name]["p_ap"] for name in ("bottle", "zipper")])
     )
     assert lines["Dinomaly"].published
     assert lines["Dinomaly"].cells["aupro"].paper == 95.0  # over regions, as its authors print it
@@ -423,32 +459,28 @@ def test_bench_compares_with_the_paper_only_at_its_operating_point(
 # ------------------------------------------------------------------------------------------------------ the protocol
 
 
+def phase_tables() -> dict[str, dict[str, dict[str, float]]]:
+    """The tables of the four phases, as printed."""
+    places = {"single-layer": "mvtec", "fusion": "mvtec-bottom3", "pools": "mvtec-bottom3", "promotion": "mvtec"}
+    return {name: printed_values(name, dataset) for name, dataset in places.items()}
+
+
 def test_the_rules_choose_the_papers_recipe_from_the_papers_tables() -> None:
-    tables = {
-        "single-layer": published("single-layer", "mvtec"),
-        "fusion": published("fusion", "mvtec-bottom3"),
-        "pools": published("pools", "mvtec-bottom3"),
-        "promotion": published("promotion", "mvtec"),
-    }
+    tables = phase_tables()
     gate = dict.fromkeys([*tables["pools"], "SPM"], 99.5)
     lines = apply_protocol(tables, gate, BOTTOM_3)
     assert lines[-1].startswith("Surviving recipe: pool {-3, -6, -8, -9}, fusion by Mean.")
     text = "\n".join(lines)
     assert "excluded, as they collapse: -12." in text
     assert "Mean is best" in text
-    tables["promotion"] = published("promotion", "visa")
+    tables["promotion"] = printed_values("promotion", "visa")
     lines = apply_protocol(tables, gate, BOTTOM_3)
     assert lines[-1].startswith("Surviving recipe: pool {-3, -6, -8, -9}, fusion by Mean.")
     assert sum("does not beat SPM" in line for line in lines) == 3
 
 
 def test_a_pool_below_the_gate_is_not_promoted_and_no_pool_may_survive() -> None:
-    tables = {
-        "single-layer": published("single-layer", "mvtec"),
-        "fusion": published("fusion", "mvtec-bottom3"),
-        "pools": published("pools", "mvtec-bottom3"),
-        "promotion": published("promotion", "mvtec"),
-    }
+    tables = phase_tables()
     gate = {**dict.fromkeys([*tables["pools"], "SPM"], 99.5), "{-3, -6, -8, -9}": 98.9}
     lines = apply_protocol(tables, gate, BOTTOM_3)
     assert lines[-1] == "No pool survives on this data."

@@ -1,7 +1,6 @@
 """Many variants at once: each has the scores of a detector of its own, to the bit."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from procon.evaluation.runs import sweep as sweep_module
 from procon.evaluation.runs.sweep import Sweep, VariantScores
 from procon.evaluation.runs.tokens import TokenCache
 from procon.model.verdict import place_map
+from procon.progress import Progress
 from procon.vision.backbone import Backbone
 from tests.conftest import part_pixels, tiny_config
 
@@ -97,7 +97,7 @@ def test_a_variant_scores_as_a_detector_of_its_own(
     assert swept[config].scores.tolist() == [result.score for result in found]
     maps = detector.reader.input_maps(torch.from_numpy(swept[config].maps).flatten(1)).numpy()
     for mine, result in zip(maps, found, strict=True):
-        placed = place_map(detector.scorer, mine, result.heatmap.shape)
+        placed = place_map(config, mine, result.heatmap.shape).whole()
         assert np.array_equal(placed, result.heatmap)
     good = swept[config].good
     assert good is not None and good.shape == (GOOD, 3)
@@ -199,8 +199,8 @@ class Killed(Exception):  # noqa: N818
     pass
 
 
-def kill_at(count: int) -> Callable[[int, int], None]:
-    def progress(done: int, _: int) -> None:
+def kill_at(count: int) -> Progress:
+    def progress(_stage: str, done: int, _total: int) -> None:
         if done == count:
             raise Killed
 
@@ -219,7 +219,7 @@ def test_tokens_go_on_where_a_kill_stopped_them(
     cache, _, _ = make_tokens(tmp_path / "cut", images, tiny_backbone)  # a new process knows only what is on disk
     assert cache.missing(backbone.layers)
     seen: list[int] = []
-    cache.fill(backbone, base, lambda done, _: seen.append(done))
+    cache.fill(backbone, base, lambda _stage, done, _total: seen.append(done))
     assert seen[0] == (1 if killed_at < 8 else 9)  # noted every eight images
     assert not cache.missing(backbone.layers)
     for mine, expected in zip(all_tokens(cache, backbone), all_tokens(whole, backbone), strict=True):

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from procon.config import Config
 from procon.evaluation.data.datasets import Sample
 from procon.evaluation.runs.raw import Raw
-from procon.evaluation.runs.verdicts import explain_unknown, judge_images, tally_pixels
+from procon.evaluation.runs.verdicts import ImageVerdicts, explain_unknown, judge_images, tally_pixels
 from tests.evaluation.sample_run import BASE, make_run
 
 GOOD = np.array([[score, score + 0.1, score / 2] for score in (0.10, 0.11, 0.12, 0.13, 0.14)])
@@ -26,8 +27,12 @@ def made_raw(good: np.ndarray | None = GOOD) -> Raw:
     return Raw(values, maps, tuple(samples), (1, 1), 0.0, None, {"system": "procon"}, good)
 
 
+def judged(raw: Raw, config: Config) -> ImageVerdicts | None:
+    return judge_images(raw.calibrate(config), raw.scores, raw.samples)
+
+
 def test_counts_by_kind_are_those_of_the_threshold() -> None:
-    verdicts = judge_images(made_raw(), BASE)
+    verdicts = judged(made_raw(), BASE)
     assert verdicts is not None
     assert verdicts.calibration.threshold == 0.14
     assert [tuple(tally) for tally in verdicts.defects] == [("dent", 2, 1), ("scratch", 3, 2)]  # 0.14 is not above 0.14
@@ -38,7 +43,7 @@ def test_counts_by_kind_are_those_of_the_threshold() -> None:
 
 
 def test_another_rule_is_computed_from_the_same_scores() -> None:
-    half = judge_images(made_raw(), replace(BASE, threshold_rule="guarantee", false_alarm_rate=0.5))
+    half = judged(made_raw(), replace(BASE, threshold_rule="guarantee", false_alarm_rate=0.5))
     assert half is not None
     assert half.calibration.threshold == 0.12
     assert tuple(half.good) == ("good", 3, 2)
@@ -69,7 +74,7 @@ def test_regions_and_pixels_above_the_pixel_threshold() -> None:
 def test_an_unknown_threshold_is_explained(tmp_path: Path) -> None:
     run = make_run(tmp_path, categories=("flange",))
     older, few = made_raw(None), made_raw(np.zeros((0, 3)))
-    assert judge_images(older, BASE) is None and judge_images(few, BASE) is None
+    assert judged(older, BASE) is None and judged(few, BASE) is None
     assert "with --verdicts" in explain_unknown(run, older)
     assert "use more training images" in explain_unknown(run, few)
     peer = replace(older, about={"system": "another system"})

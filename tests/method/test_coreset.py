@@ -1,6 +1,7 @@
 """The fast k-center makes, pick for pick, the choices of the textbook loop."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from procon.method import coreset
 from procon.method.coreset import densest, k_center, to_grid
+from procon.method.rounded import RoundedAnchors
 from tests import reference
 from tests.method.layers import k_center_from
 
@@ -206,3 +209,36 @@ def test_the_densest_centres_stand_for_the_most_points(kind: str, seed: int) -> 
     kept = sorted(sorted(range(len(picks)), key=lambda place: -population[place])[:5])
     found = densest(to_grid(torch.from_numpy(points)), torch.from_numpy(picks), 5)
     assert found.tolist() == picks[kept].tolist()
+
+
+@pytest.mark.skipif(not RoundedAnchors.is_fast(torch.zeros(1, 8)), reason="this processor has no fast product of bytes")
+@pytest.mark.parametrize(
+    "points",
+    [
+        torch.randn(700, 24, generator=torch.Generator().manual_seed(0)),
+        torch.randint(0, 4, (900, 3), generator=torch.Generator().manual_seed(0)).float(),  # ties everywhere
+        torch.randn(50, 8, generator=torch.Generator().manual_seed(0)).repeat(20, 1),  # fewer points than picks
+        torch.randn(600, 16, generator=torch.Generator().manual_seed(2)) * torch.logspace(-3, 2, 16),
+        1e-6 * torch.randn(400, 5, generator=torch.Generator().manual_seed(3)) + 3,
+        torch.zeros(300, 4),
+    ],
+    ids=["gauss", "lattice", "duplicates", "uneven", "far from zero", "equal"],
+)
+@pytest.mark.parametrize("block", [16, 100])
+def test_rounded_points_change_no_pick(points: torch.Tensor, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = [0, 7]
+    plain = k_center(points, 200, starts, block=block)
+    screened: list[int] = []
+    monkeypatch.setattr(coreset, "_WORTHWHILE", 1)
+    monkeypatch.setattr(coreset, "_COLUMNS", 4)
+    monkeypatch.setattr(coreset, "_SCREENED", 32)
+    pairs = coreset.Screen.pairs
+
+    def counted(self: coreset.Screen, rows: torch.Tensor, bounds: torch.Tensor, picks: torch.Tensor) -> Any:
+        places, columns = pairs(self, rows, bounds, picks)
+        screened.append(len(places))
+        return places, columns
+
+    monkeypatch.setattr(coreset.Screen, "pairs", counted)
+    assert torch.equal(k_center(points, 200, starts, block=block), plain)
+    assert screened

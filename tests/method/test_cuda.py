@@ -12,9 +12,12 @@ from procon.errors import ImageError
 from procon.method.coreset import k_center
 from procon.method.neighbors import Banks
 from procon.method.score import read_layer
-from procon.vision.images import open_image
+from procon.vision.images import open_image, resample
+from procon.vision.on_device import resample_bytes
 from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
 from tests.method.layers import PlainLayer
+
+BEST_SETTINGS = {"score_relative_to": "anchors", "map_offset": "quartile", "banks": 1}
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
@@ -62,6 +65,46 @@ def test_fused_residuals_agree_with_the_exact_path(size: int, dims: int) -> None
     error = (fused - exact).abs() / exact
     assert error.max() < 1e-3
     assert error.median() < 1e-6
+
+
+@pytest.mark.parametrize("readout", ["soft", "hard", "uniform"])
+@pytest.mark.parametrize("size", [6, 100, 2100])
+def test_anchors_hidden_from_each_image_are_not_found(size: int, readout: str) -> None:
+    anchors = clustered(3000, 64, 5)
+    rows = torch.stack([torch.randperm(3000, generator=torch.Generator().manual_seed(b))[:size] for b in range(2)])
+    patches = clustered(3 * 50, 64, 6).view(3, 50, 64)
+    hidden = torch.rand(3, 3000, generator=torch.Generator().manual_seed(3)) < 0.1
+    hidden[:, rows[:, :5]] = False  # at least k of each bank stay
+    config = Config(readout=readout)  # type: ignore[arg-type]
+    there = read_layer(patches.cuda(), PlainLayer(Banks(anchors.cuda(), rows.cuda())), config, hidden.cuda())
+    here = read_layer(patches, PlainLayer(Banks(anchors, rows)), config, hidden)
+    assert not hidden[torch.arange(3).view(3, 1, 1, 1), there.rows.cpu()].any()
+    assert torch.equal(there.rows.cpu(), here.rows)
+    for name in ("residuals", "distances", "weights"):
+        torch.testing.assert_close(getattr(there, name).cpu(), getattr(here, name), rtol=1e-4, atol=1e-5)
+    sums, expected = there.sums(3000).cpu(), here.sums(3000)
+    torch.testing.assert_close(sums, expected, rtol=1e-4, atol=1e-6)
+    assert torch.equal(sums, there.sums(3000).cpu())
+
+
+@pytest.mark.parametrize("recipe", [{}, BEST_SETTINGS])
+def test_calibration_in_groups_is_that_of_the_cpu(recipe: dict[str, Any], tiny_backbone: Path) -> None:
+    wide = write_tiny_backbone(tiny_backbone.parent / "wide", hidden=64)
+    config = tiny_config(wide, precision="fp32", **recipe)
+    here, there = (Detector(config, device=d).fit([part_pixels(s) for s in range(9)]) for d in ("cpu", "cuda"))
+    assert here.calibration is not None and there.calibration is not None
+    assert there.calibration.scores == pytest.approx(here.calibration.scores, rel=1e-3)
+    assert there.calibration.peaks == pytest.approx(here.calibration.peaks, rel=1e-3)
+    for one, other in zip(here.suspects(), there.suspects(), strict=True):
+        assert other.number == one.number and other.score == pytest.approx(one.score, rel=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(1024, 1024), (230, 640), (672, 672)])
+def test_images_are_resized_to_the_bytes_of_pillow(shape: tuple[int, int]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    for size in ((392, 392), (672, 672), (224, 630)):
+        resized = resample_bytes(torch.from_numpy(pixels).cuda().permute(2, 0, 1).unsqueeze(0), size)
+        assert np.array_equal(resized[0].permute(1, 2, 0).cpu().numpy(), resample(pixels, size))
 
 
 @pytest.mark.parametrize("settings", [{}, {"image_size": 140, "tile": 70}, {"aspect": "pad"}, {"roi": True}])

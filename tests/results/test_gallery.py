@@ -22,7 +22,7 @@ from procon.results.gallery import MOST_CARDS, Card, Failure, Wording, make_card
 from procon.results.score_axis import render_axis
 from procon.showing.painting import ColorScale, color_tables, paint
 from tests.accessibility import assert_accessible
-from tests.chromium import assert_harmless, chromium, watch_page
+from tests.chromium import assert_harmless, watch_page
 
 SCALE = ColorScale(0.4, 0.8)
 
@@ -130,12 +130,6 @@ def test_the_axis_shows_the_good_images_behind_the_threshold() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Names that attack the pages of results, opened in a real Chromium: the gallery, the suspects, the report."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +7,11 @@ import pytest
 
 from procon import Detector
 from procon.progress import no_progress
-from tests.chromium import HOSTILE, assert_harmless, chromium, watch_page
+from tests.chromium import HOSTILE, assert_harmless, watch_page
 from tests.conftest import Run, tiny_config
 from tests.server.test_api import png
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture

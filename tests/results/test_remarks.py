@@ -10,7 +10,7 @@ from PIL import Image
 from procon import Detector, Prediction
 from procon.model.calibration import Calibration
 from procon.results.inspection import find_images, inspect
-from procon.results.remarks import remarks
+from procon.results.remarks import list_remarks
 from tests.conftest import Run, part_pixels, tiny_config, with_model
 
 SCORES = tuple(0.5 + 0.005 * (number % 9) for number in range(30))
@@ -23,28 +23,28 @@ def predictions(scores: list[float], known: Calibration = GOOD) -> list[Predicti
 
 
 def test_usual_parts_need_no_remark() -> None:
-    assert remarks(GOOD, GOOD.describe(), predictions([0.51, 0.52, 0.53, 0.54, 0.9, 0.515])) == []
-    assert remarks(GOOD, GOOD.describe(), predictions([0.9] * 3)) == []  # three images say nothing about a run
+    assert list_remarks(GOOD, GOOD.describe(), predictions([0.51, 0.52, 0.53, 0.54, 0.9, 0.515])) == []
+    assert list_remarks(GOOD, GOOD.describe(), predictions([0.9] * 3)) == []  # three images say nothing about a run
 
 
 def test_a_model_without_a_threshold_says_so() -> None:
-    assert remarks(None, [], [])[0].startswith("no threshold: scores can be ranked")
+    assert list_remarks(None, [], [])[0].startswith("no threshold: scores can be ranked")
 
 
 def test_many_flagged_or_far_parts_are_looked_at_first() -> None:
-    (most,) = remarks(GOOD, GOOD.describe(), predictions([0.9] * 4 + [0.5]))
+    (most,) = list_remarks(GOOD, GOOD.describe(), predictions([0.9] * 4 + [0.5]))
     assert most.startswith("most parts are flagged (4 of 5): look at the highest scores first")
-    (far,) = remarks(GOOD, GOOD.describe(), predictions([0.545] * 4 + [0.5]))
+    (far,) = list_remarks(GOOD, GOOD.describe(), predictions([0.545] * 4 + [0.5]))
     assert far.startswith("none is flagged, but 4 of 5 score higher than 90% of good parts: look at the highest scores")
     assert "procon threshold" in far and "add" not in far
 
 
 def test_what_the_threshold_rests_on_comes_first() -> None:
     odd = Calibration((*SCORES, 2.0), (*SCORES, 2.0), (*SCORES, 2.0), 0.01)
-    lines = remarks(odd, odd.describe(), predictions([0.9] * 5, odd))
+    lines = list_remarks(odd, odd.describe(), predictions([0.9] * 5, odd))
     assert lines[0].startswith("odd: image 31 scores 2.0000") and lines[1].startswith("most parts are flagged")
     few = Calibration(SCORES[:9], SCORES[:9], SCORES[:9], 0.01)
-    assert remarks(few, few.describe(), [])[0].startswith("weak: it rests on 9 images")
+    assert list_remarks(few, few.describe(), [])[0].startswith("weak: it rests on 9 images")
 
 
 def test_the_score_in_units_of_its_threshold() -> None:

@@ -39,7 +39,7 @@ def raw_bytes(run: Run) -> dict[str, bytes]:
 
 
 def metrics(run: Run) -> dict[tuple[str, str], dict[str, float]]:
-    return {(c, v): dict(run.measure(c, v)) for c, stored in run.stored().items() for v in stored}
+    return {(c, v): dict(run.measure(c, v)) for c, stored in run.list_variants().items() for v in stored}
 
 
 def count(notes: Path, name: str) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from procon import Detector
 from procon.showing import painting
-from tests.chromium import chromium
+from tests.accessibility import assert_accessible
 from tests.server.process import ServerProcess, serving, tiny_settings, wait_for
 from tests.server.test_api import png, with_odd_image
 
@@ -24,12 +24,6 @@ new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts += entry.value;
 }).observe({ type: "layout-shift", buffered: true });
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +134,9 @@ def test_a_click_on_a_patch_shows_the_normal_patches(page: Any) -> None:
     assert "weight" in page.inner_text("#why-body")
     assert page.locator("#marks .patch").count() == 1
     assert "It was compared with" in page.inner_text("#why-words")
+    choose(page, 50)
+    verdict(page, "Good")
+    assert page.is_hidden("#why"), "the panel takes no room before it is used"
 
 
 def test_the_keyboard_reaches_a_patch_too(page: Any) -> None:
@@ -195,6 +192,72 @@ def test_a_region_explains_its_peak(page: Any, server: ServerProcess) -> None:
     assert asked.value.url.endswith(f"/explain?region={box}")
 
 
+def test_regions_are_contours_with_the_numbers_of_the_list(page: Any, server: ServerProcess) -> None:
+    choose(page, 3, defect=True)
+    verdict(page, "Anomalous")
+    with server.client() as client:
+        regions = client.post("/v1/models/disc/predict?keep=false", content=png(3, defect=True)).json()["regions"]
+    count = len(regions)
+    assert page.locator("#marks .region").count() == count
+    assert page.locator("#marks .number").all_text_contents() == [str(number + 1) for number in range(count)]
+    assert page.locator("#regions .dot").all_text_contents() == [str(number + 1) for number in range(count)]
+    for region, path in zip(regions, page.locator("#marks .region").all(), strict=True):
+        drawn = path.evaluate("e => { const b = e.getBBox(); return [b.x, b.y, b.x + b.width, b.y + b.height]; }")
+        np.testing.assert_allclose(drawn, region["box"], atol=1.0)
+    assert page.locator("#marks .region").first.get_attribute("d").count("L") > 8, "a contour, not a box"
+    page.uncheck("#outlines")
+    assert page.locator("#marks *").count() == 0
+
+
+def test_contours_are_where_the_map_crosses_the_level(page: Any) -> None:
+    lines = page.evaluate(
+        """async () => (await import("/static/contour.js")).contour(
+          new Float32Array([0, 0, 0, 0,  0, 4, 0, 0,  0, 0, 0, 0]), 4, 3, 1)"""
+    )
+    ends = sorted(tuple(point) for line in lines for point in line)
+    assert ends == sorted(2 * [(0.25, 1), (1.75, 1), (1, 0.25), (1, 1.75)])
+    edge = page.evaluate(
+        "async () => (await import('/static/contour.js')).contour(new Float32Array([2, 2, 2, 2]), 2, 2, 1)"
+    )
+    assert len(edge) == 8, "an area that fills the map has an outline along its edge"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("view", ["inspect", "review", "threshold", "models"])
+def test_views_are_accessible_and_nothing_hides_under_the_header(
+    browser: Any, server: ServerProcess, view: str, width: int
+) -> None:
+    with server.client() as client:
+        client.post("/v1/models/disc/predict", content=png(7, defect=True))
+    context = browser.new_context(viewport={"width": width, "height": 700})
+    page = context.new_page()
+    page.goto(f"{server.url}/#{view}")
+    connected(page)
+    if view == "inspect":
+        choose(page, 3, defect=True)
+        verdict(page, "Anomalous")
+        page.click("#regions li button")
+        page.wait_for_selector(".tile")
+    page.wait_for_timeout(900)
+    assert page.title() == f"{view.capitalize()} · disc · ProCon"
+
+    def hidden() -> float:
+        """How many pixels of the heading lie under the header."""
+        heading, bar = page.locator("h1:visible").bounding_box(), page.locator(".bar").bounding_box()
+        return float(bar["y"] + bar["height"] - heading["y"])
+
+    page.evaluate("scrollTo(0, 0)") if view == "inspect" else None  # the panel that was asked for came into view
+    assert hidden() <= 0
+    page.evaluate("scrollTo(0, 9999)")
+    page.click(f"nav [data-view={'models' if view != 'models' else 'review'}]")
+    until(page, "scrollY === 0")
+    page.click(f"nav [data-view={view}]")
+    page.wait_for_timeout(300)
+    assert hidden() <= 0 and page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert_accessible(page)
+    context.close()
+
+
 def test_nothing_moves_while_results_arrive(page: Any) -> None:
     before = page.evaluate("window.shifts")
     choose(page, 3, defect=True)
@@ -226,7 +289,9 @@ def test_the_threshold_moves_and_shows_which_past_parts_change(page: Any, server
 @pytest.fixture
 def odd_page(browser: Any, tmp_path: Path, detector: Detector, tiny_backbone: Path) -> Iterator[tuple[Any, Any]]:
     """The threshold view of a model with an odd image and one flagged part, and a client of its server."""
-    with_odd_image(detector).save(tmp_path / "disc.procon")
+    odd = with_odd_image(detector)
+    odd.limits(count=30, sizes=(3, 30))
+    odd.save(tmp_path / "disc.procon")
     with serving(tmp_path, *tiny_settings(tiny_backbone)) as server, server.client() as client:
         client.post("/v1/models/disc/predict", content=png(3, defect=True))
         page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
@@ -244,8 +309,12 @@ def test_a_rate_is_chosen_with_the_slider_and_set_with_one_click(odd_page: tuple
     assert "7 of 8 good images" in page.inner_text("#robust-words")
     assert page.inner_text("#offer-value") == "1.0\u00a0%" and page.is_disabled("#apply")
     assert "1 part in review" in page.inner_text("#preview")
+    seen = before["rendered"]
+    assert f"of {seen['total']} rendered defects" in page.inner_text("#preview")
     page.focus("#offer")
     page.keyboard.press("End")
+    seen = offers[-1]["rendered"]
+    assert f"of {seen['total']} rendered defects" in page.inner_text("#preview")
     assert page.inner_text("#offer-value") == "10\u00a0%"
     assert f"{offers[-1]['above']} of 8 good images" in page.inner_text("#preview")
     assert "None of 1 part in review" in page.inner_text("#preview")
@@ -291,6 +360,17 @@ def test_odd_images_are_shown_with_what_to_do(odd_page: tuple[Any, Any]) -> None
     until(page, "document.querySelector('#fit-words').textContent.includes('1 odd image was set aside')")
 
 
+def test_the_images_that_decide_are_shown(odd_page: tuple[Any, Any]) -> None:
+    page, client = odd_page
+    deciding = client.get("/v1/models/disc").json()["threshold"]["decided_by"]
+    assert deciding
+    assert page.locator("#decide li").count() == len(deciding)
+    first = page.inner_text("#decide li:first-child")
+    assert Path(deciding[0]["name"]).name in first
+    assert f"without it: threshold {deciding[0]['threshold_without']:.3f}" in first
+    until(page, "document.querySelector('#decide img').naturalWidth === 80")
+
+
 def test_a_score_is_told_in_units_of_the_threshold(page: Any) -> None:
     choose(page, 3, defect=True)
     verdict(page, "Anomalous")
@@ -312,13 +392,18 @@ def test_flagged_parts_are_reviewed_with_the_keyboard_and_a_false_alarm_is_learn
     until(page, "document.querySelectorAll('#queue li').length === 3")
     verdict(page, "Anomalous")
     page.keyboard.press("j")
+    assert page.inner_text("#told") == "Part 2 of 3"
     until(page, "document.querySelectorAll('#queue [aria-current]').length === 1")
     until(page, "document.querySelector('#queue li:nth-child(2) button').hasAttribute('aria-current')")
     until(page, "!document.querySelector('#was-defect').disabled")
+    page.keyboard.press("u")
+    assert page.inner_text("#told") == "There is nothing to take back"
     page.keyboard.press("d")
+    until(page, "document.querySelector('#told').textContent.startsWith('Defect: ')")
     until(page, "document.querySelectorAll('#queue li').length === 2")
     until(page, "!document.querySelector('#was-good').disabled")
     page.keyboard.press("g")
+    until(page, "document.querySelector('#told').textContent.startsWith('Good: ')")
     until(page, "document.querySelector('#learned').textContent.includes('learning')")
     until(page, "document.querySelector('#learned').textContent.startsWith('Learned. The score was')")
     assert "is 0." in page.inner_text("#learned")
@@ -366,6 +451,83 @@ def test_a_model_is_fitted_while_one_watches(page: Any, models: Path) -> None:
     until(page, "document.querySelector('#fit-words').textContent.includes('there is a model called washer')")
 
 
+def test_a_folder_is_chosen_and_the_fit_says_first_what_it_can_promise(page: Any, models: Path, tmp_path: Path) -> None:
+    for place in ("train/good", "test/hole"):
+        (tmp_path / "part" / place).mkdir(parents=True)
+        for seed in range(9):
+            (tmp_path / "part" / place / f"{seed}.png").write_bytes(png(seed))
+    page.click("nav [data-view=models]")
+    page.set_input_files("#good-folder", tmp_path / "part")
+    assert "9 good images" in page.inner_text("#good-count")
+    assert "9 images outside train/good were left out" in page.inner_text("#fit-words")
+    until(page, "document.querySelector('#fit-promise').textContent.includes('9 images could guarantee is 10.0%')")
+    page.fill("#fit-rate", "5")
+    until(page, "document.querySelector('#fit-promise').textContent.includes('aim at 5.0% false alarms')")
+    page.click("#good-clear")
+    assert page.inner_text("#fit-promise").strip() == ""
+    page.fill("#name", "left disc")
+    page.click("#start")
+    until(page, "document.querySelector('#fit-words').className === 'note error'")
+    page.set_input_files("#good", [file(seed) for seed in range(3)])
+    page.click("#start")
+    until(page, "document.querySelector('#fit-words').textContent.includes('left disc is ready')")
+    assert (models / "left disc.procon").is_file()
+    page.click("nav [data-view=inspect]")
+    choose(page, 3, defect=True)
+    verdict(page, "Anomalous")
+
+
+def test_models_are_renamed_downloaded_uploaded_exported_and_deleted(
+    browser: Any, tmp_path: Path, detector: Detector, tiny_backbone: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    with_odd_image(detector).save(tmp_path / "disc.procon")
+    with serving(tmp_path, *tiny_settings(tiny_backbone)) as server, server.client() as client:
+        client.post("/v1/models/disc/predict", content=png(3, defect=True))
+        client.put("/v1/models/disc/threshold", json={"false_alarm_rate": 0.05})
+        page = browser.new_context().new_page()
+        page.goto(f"{server.url}/#models")
+        connected(page)
+        page.click("#list summary")
+        assert "threshold" in page.inner_text("#list tbody tr")
+        assert "1 part scored" in page.inner_text("#list .counts")
+        page.click("text=Rename")
+        page.fill("#sure-value", "left disc")
+        page.click("#sure-yes")
+        until(page, "document.querySelector('#list strong').textContent === 'left disc'")
+        assert page.inner_text("#told") == "disc is called left disc now"
+        assert page.input_value("#model") == "left disc"
+        with page.expect_download() as download:
+            page.click("text=Download")
+        assert download.value.suggested_filename == "left disc.procon"
+        saved = tmp_path / "saved.procon"
+        download.value.save_as(saved)
+        assert saved.read_bytes() == (tmp_path / "left disc.procon").read_bytes()
+        with page.expect_download() as download:
+            page.click("text=Verdicts as CSV")
+        assert "anomalous" in download.value.path().read_text()
+        with page.expect_download(timeout=60_000) as download:
+            page.click("text=Export to ONNX")
+        assert download.value.suggested_filename == "left disc-onnx.zip"
+        page.click("text=Delete")
+        assert "its training images and 1 past part" in page.inner_text("#sure-words")
+        page.keyboard.press("Enter")  # the answer in focus is no
+        assert (tmp_path / "left disc.procon").is_file()
+        page.click("text=Delete")
+        page.click("#sure-yes")
+        until(page, "document.querySelectorAll('#list > li').length === 1")  # what was saved beside it
+        assert not (tmp_path / "left disc.procon").exists()
+        back = {"name": "right disc.procon", "mimeType": "", "buffer": saved.read_bytes()}
+        page.set_input_files("#upload", [back])
+        until(page, "document.querySelector('#upload-words').textContent === 'right disc is ready.'")
+        page.set_input_files("#upload", [back])
+        page.click("#sure-yes")
+        until(page, "document.querySelector('#upload-words').textContent === 'right disc is replaced.'")
+        page.set_input_files("#upload", [{**back, "name": "x.procon", "buffer": b"no model"}])
+        until(page, "document.querySelector('#upload-words').className === 'note error'")
+        page.context.close()
+
+
 def test_a_fit_is_cancelled(page: Any, models: Path) -> None:
     page.click("nav [data-view=models]")
     page.set_input_files("#good", [file(seed) for seed in range(400, 404)])
@@ -380,9 +542,21 @@ def test_a_truncated_upload_is_refused_in_words(page: Any) -> None:
     page.set_input_files("#files", [{"name": "half.png", "mimeType": "image/png", "buffer": png(3)[:3000]}])
     until(page, "document.querySelector('#verdict .word').textContent === 'Not scored'")
     assert "half.png" in page.inner_text("#toasts")
+    assert page.get_attribute("#verdict", "class") == "verdict failed"
+    assert page.locator("#toasts button").count() == 1, "to try a damaged image again cannot help"
+    page.click("#toasts button")
+    assert page.locator("#toasts > div").count() == 0
     choose(page, 50)
     verdict(page, "Good")
-    page.evaluate("document.querySelector('#toasts').replaceChildren()")
+
+
+def test_a_failed_part_does_not_show_the_map_of_the_part_before(page: Any) -> None:
+    choose(page, 3, defect=True)
+    verdict(page, "Anomalous")
+    assert heat_alpha(page).max() > 0
+    page.set_input_files("#files", [{"name": "half.png", "mimeType": "image/png", "buffer": png(3)[:3000]}])
+    until(page, "document.querySelector('#verdict .word').textContent === 'Not scored'")
+    assert heat_alpha(page).max() == 0 and page.locator("#marks *").count() == 0
 
 
 def test_a_sender_who_hangs_up_leaves_nothing_behind(server: ServerProcess) -> None:

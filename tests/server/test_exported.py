@@ -57,6 +57,9 @@ def test_an_exported_folder_scores_as_its_detector(client: TestClient) -> None:
 def test_models_say_what_was_exported_and_what_its_threshold_promises(client: TestClient) -> None:
     file, line = (client.get(f"/v1/models/{name}").json() for name in ("disc", "line"))
     assert (file["exported"], line["exported"]) == (None, "onnx fp32")
+    for model in (file, line):
+        for image in model["threshold"]["decided_by"]:
+            del image["name"]  # an export does not carry the names of the training images
     for name in ("threshold", "backbone", "image_size", "images", "anchors"):
         assert line[name] == file[name]
     assert line["revision"] != file["revision"] and line["history"] == []

@@ -1,23 +1,16 @@
 """Names that attack the page of the service: of uploads, of training images, of files in the folder of models."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from procon import Detector
-from tests.chromium import HOSTILE, assert_harmless, chromium, watch_page
+from tests.chromium import HOSTILE, assert_harmless, watch_page
 from tests.conftest import tiny_config
 from tests.server.process import serving, wait_for
 from tests.server.test_api import png
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +53,7 @@ def test_hostile_names_are_shown_and_never_run(browser: Any, models: Path) -> No
             page.set_input_files("#files", [{"name": name, "mimeType": "image/png", "buffer": b"damaged"}])
             wait_for(lambda: page.inner_text("#verdict .word") == "Not scored")
         assert_harmless(page)
-        assert page.locator("#toasts > div").count() == 4
+        assert 1 <= page.locator("#toasts > div").count() <= 4  # they leave by themselves
         page.evaluate("document.querySelector('#toasts').replaceChildren()")
         page.set_input_files("#files", [{"name": "a.png", "mimeType": "image/png", "buffer": png(3, defect=True)}])
         wait_for(lambda: "score" in page.inner_text("#verdict .facts"))

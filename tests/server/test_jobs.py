@@ -1,4 +1,4 @@
-"""Fits and lessons in the background, and what a crash leaves of them."""
+"""Fits and feedback in the background, and what a crash leaves of them."""
 
 import asyncio
 import json
@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image
 
 from procon import Detector
 from procon.model.document import read_calibration
-from procon.server.lessons import keep_threshold, write_threshold
+from procon.server.learning import keep_threshold, write_threshold
 from procon.server.process import JobError
 from procon.server.store import Store
-from tests.conftest import part_pixels
+from procon.server.worker import run_fit
+from tests.conftest import part_pixels, tiny_config
 from tests.server.process import ServerProcess, serving, tiny_settings, wait_for
 from tests.server.test_api import client_of, png, predict, ready, service_of, settings
 
@@ -36,7 +38,7 @@ def images(count: int, start: int = 100) -> list[Any]:
     return [("images", (f"part {seed}.png", png(seed))) for seed in range(start, start + count)]
 
 
-def test_a_fit_and_a_lesson(client: TestClient, tmp_path: Path) -> None:
+def test_a_fit_and_what_is_learned(client: TestClient, tmp_path: Path) -> None:
     """Both in one test: each needs a process of its own, and starting one is what takes the time."""
     queued = client.post("/v1/models", data={"name": "other", "false_alarm_rate": "0.2"}, files=images(6))
     assert queued.status_code == 202
@@ -152,7 +154,7 @@ def test_only_images_that_came_as_feedback_are_forgotten(
     tmp_path: Path, detector: Detector, good_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody calls a training image good: it is not added, and taking that back must not remove it."""
-    from procon.server.worker import run_lesson
+    from procon.server.worker import run_learning
 
     model, output = tmp_path / "disc.procon", tmp_path / "out.procon"
     detector.save(model)
@@ -162,14 +164,25 @@ def test_only_images_that_came_as_feedback_are_forgotten(
     known.write_bytes((good_folder / "000.png").read_bytes())
     new.write_bytes(png(50))
     task = {"model": str(model), "weights": None, "training": None, "device": "cpu", "output": str(output)}
-    assert run_lesson({**task, "images": [str(known), str(new)], "forget": []}) == (1, 0)
+    assert run_learning({**task, "images": [str(known), str(new)], "forget": []}) == (1, 0)
     grown = {**task, "model": str(output), "output": str(tmp_path / "back.procon")}
-    assert run_lesson({**grown, "images": [], "forget": [str(known)]}) == (0, 0)
+    assert run_learning({**grown, "images": [], "forget": [str(known)]}) == (0, 0)
     moved = tmp_path / "moved" / "feedback"  # the state folder may lie elsewhere by now
-    assert run_lesson({**grown, "images": [], "forget": [str(moved / "new.png")]}) == (0, 1)
+    assert run_learning({**grown, "images": [], "forget": [str(moved / "new.png")]}) == (0, 1)
     back = Detector.load(tmp_path / "back.procon", device="cpu")
     assert back.memory is not None and detector.memory is not None
     assert back.memory.names == detector.memory.names
+
+
+def test_a_fit_takes_the_shape_of_its_images(tiny_backbone: Path, tmp_path: Path) -> None:
+    paths = []
+    for seed in range(6):
+        paths.append(tmp_path / f"{seed}.png")
+        Image.fromarray(part_pixels(seed)).resize((240, 60)).save(paths[-1])
+    config = tiny_config(tiny_backbone, image_size="auto", patch_budget=36).to_dict()
+    task = {"images": [str(path) for path in paths], "config": json.loads(json.dumps(config)), "device": "cpu"}
+    run_fit({**task, "output": str(tmp_path / "part.procon")})
+    assert Detector.load(tmp_path / "part.procon", device="cpu").config.image_size == (42, 168)
 
 
 def test_a_fit_can_be_cancelled_and_leaves_nothing(client: TestClient, tmp_path: Path) -> None:
@@ -212,7 +225,7 @@ def test_a_truncated_form_is_refused(client: TestClient, tmp_path: Path) -> None
     assert not list((tmp_path / ".procon-serve").rglob("*.png"))
 
 
-def test_a_failing_lesson_says_why_and_can_be_repeated(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feedback_that_fails_says_why_and_can_be_repeated(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     service = service_of(client)
 
     async def fails(_number: int, _task: dict[str, Any]) -> None:

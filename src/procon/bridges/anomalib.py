@@ -29,7 +29,7 @@ from procon.detector import Detector
 
 
 class ProconModel(nn.Module):
-    """A detector as a module: in training it collects images, afterwards it scores them."""
+    """A detector as a torch module: in training it collects images, afterwards it scores images."""
 
     def __init__(self, config: Config, device: str = "auto") -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class ProconModel(nn.Module):
             self.detector = Detector.load(path, device=str(self.detector.device))
 
 
-class Procon(MemoryBankMixin, AnomalibModule):  # type: ignore[misc]  # anomalib lives in an environment of its own
+class Procon(MemoryBankMixin, AnomalibModule):  # type: ignore[misc]  # anomalib has a separate environment
     """The detector as a Lightning module. ``settings`` are those of :class:`procon.Config`, by name."""
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from procon import __version__
-from procon.cli import data, deploy, evaluation, fit, line, model, predict, server, teach
+from procon.cli import data, deploy, evaluation, fit, limits, line, model, predict, server, teach
 from procon.cli.flags import with_settings
 from procon.errors import ProconError
 from procon.files import describe_os_error
@@ -47,6 +47,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "serve": with_settings()(server.serve),
     },
     "Measure it": {
+        "limits": limits.limits,
         "eval": with_settings()(evaluation.evaluate),
         "bench": with_settings()(evaluation.bench),
         "reproduce": with_settings(evaluation.RUN_SETTINGS)(evaluation.reproduce),

@@ -11,6 +11,7 @@ from procon.amounts import count_of
 from procon.cli.terminal import echo, show_progress, show_status
 from procon.config import Config
 from procon.errors import ConfigError, ImageError
+from procon.files import find_partial_files
 from procon.names import show_name
 
 
@@ -22,11 +23,11 @@ def check(
     from procon.deploy.workspace import find_leftovers
     from procon.evaluation.data.checks import check_folder
 
-    leftovers = [*find_leftovers(folder), *sorted(folder.glob(".*.partial"))]
+    leftovers = [*find_leftovers(folder), *find_partial_files(folder)]
     for leftover in leftovers:
         echo(f"problem: {show_name(leftover)}: left by a killed program; remove it if none is writing", err=True)
     with show_progress() as on_progress:
-        report = check_folder(folder, lambda done, total: on_progress("opening images", done, total), quick)
+        report = check_folder(folder, on_progress, quick)
     echo(f"{folder}: {report.heading}")
     for line in report.lines:
         echo(line)

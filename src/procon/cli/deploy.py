@@ -37,12 +37,12 @@ def export(
 ) -> None:
     """Write a folder that scores the same without torch; aborts without output if the scores differ."""
     from procon.deploy import export as deploy_export
-    from procon.deploy.cost import labelled_samples
     from procon.detector import Detector
+    from procon.evaluation.data.datasets import open_category
     from procon.results.inspection import find_images
 
     images = None if check_images is None else [path for _, path in find_images([check_images])]
-    samples = None if evaluate is None else labelled_samples(evaluate)
+    samples = None if evaluate is None else open_category(evaluate).test
     console = stderr_console()
     with show_status(f"loading {show_name(model)}"):
         detector = Detector.load(model, weights=weights, training=training, device="cpu")

@@ -1,6 +1,7 @@
 """Commands on a fitted model: threshold, explain, add, forget, merge."""
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +24,11 @@ from procon.errors import ConfigError
 from procon.names import show_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from procon.detector import Detector
-    from procon.model.calibration import Calibration
+    from procon.limits.statistics import Visibility
+    from procon.model.calibration import Calibration, Offer
     from procon.model.rates import FalseAlarms
     from procon.progress import Progress
 
@@ -130,6 +134,7 @@ def _threshold_facts(
 ) -> dict[str, object]:
     if calibration is None:
         return {"model": str(model), "threshold": None}
+    seen = _visibility(model)
     return {
         "model": str(model),
         "threshold": calibration.threshold,
@@ -143,9 +148,35 @@ def _threshold_facts(
         "promised_rate": calibration.promised_rate,
         "rate_at_95_percent_confidence": calibration.confident_rate(),
         "set_aside": list(calibration.spread.aside),
-        "offers": [offer._asdict() for offer in calibration.offers()],
+        "offers": [_offer_facts(offer, seen) for offer in calibration.offers()],
         "measured": None if false_alarms is None else false_alarms.to_dict(),
     }
+
+
+def _offer_facts(offer: "Offer", seen: "Callable[[float], Visibility] | None") -> dict[str, object]:
+    """A rate on offer, with the rendered defects that it finds if these were measured."""
+    if seen is None:
+        return offer._asdict()
+    (found, total), half_from, most_from = seen(offer.threshold)
+    rendered = {"found": found, "total": total, "half_from": half_from, "nine_of_ten_from": most_from}
+    return {**offer._asdict(), "rendered": rendered}
+
+
+def _visibility(model: Path) -> "Callable[[float], Visibility] | None":
+    """What a threshold finds of the rendered defects in a model file; None before ``procon limits``."""
+    from procon.limits.statistics import judge_visibility
+    from procon.model.document import read_renderings
+
+    renderings = read_renderings(model)
+    return None if renderings is None else lambda threshold: judge_visibility(renderings, threshold)
+
+
+def _describe_visibility(seen: "Visibility") -> str:
+    """``62% of 716, half from 9 px``."""
+    if not seen.counted.total:
+        return "-"
+    half = "" if seen.half_from is None else f", half from {math.ceil(seen.half_from)} px"
+    return f"{seen.counted.share:.0%} of {seen.counted.total}{half}"
 
 
 def _print_threshold(
@@ -156,11 +187,18 @@ def _print_threshold(
     names = [image.name for image in calibration.images] or [image["name"] for image in read_metadata(model)["images"]]
     for line in calibration.describe(names):
         echo(line)
-    echo(f"rates on offer ({calibration.rule} rule); * is in force\n   rate  threshold  good images above it")
+    seen = _visibility(model)
+    found = "rendered defects found  " if seen else ""
+    echo(f"rates on offer ({calibration.rule} rule); * is in force\n   rate  threshold  {found}good images above it")
     for rate, limit, above in calibration.offers():
         mark = "*" if calibration.fixed is None and limit == calibration.threshold else " "
         shown = ", ".join(show_name(names[place]) for place in above[:3]) + (", ..." if len(above) > 3 else "")
-        echo(f"{mark}{rate:6.1%}  {limit:9.4f}  {len(above)}{f': {shown}' if above else ''}")
+        found = f"{_describe_visibility(seen(limit)):<24}" if seen else ""
+        echo(f"{mark}{rate:6.1%}  {limit:9.4f}  {found}{len(above)}{f': {shown}' if above else ''}")
+    if seen is None:
+        echo("what each rate finds: procon limits MODEL renders defects and says it here")
+    else:
+        echo("rendered defects compare rates on this part; they are not real ones (procon limits)")
     if false_alarms is not None:
         echo(f"{measure}: {calibration.judge_measured(false_alarms)}")
 
@@ -264,7 +302,7 @@ def load_detector(model: Path, weights: str | None, training: Path | None, devic
 
 @contextmanager
 def _edited(detector: "Detector", target: Path) -> "Iterator[tuple[Detector, Progress]]":
-    """Show progress while the block changes ``detector``; then write it to ``target`` and say what changed."""
+    """Show progress while the block changes ``detector``; then write it to ``target`` and print what changed."""
     with show_progress() as on_progress:
         yield detector, on_progress
     detector.save(target)
@@ -278,7 +316,7 @@ def _edited(detector: "Detector", target: Path) -> "Iterator[tuple[Detector, Pro
 
 
 def parse_numbers(text: str, count: int, expected: str) -> tuple[int, ...]:
-    """So many whole numbers, separated by commas; the error begins with what was ``expected``."""
+    """``count`` whole numbers, separated by commas; the error begins with ``expected``."""
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError:

@@ -36,7 +36,7 @@ def predict(
     """Score images; an unreadable one is reported, the others are still scored, and the exit code is then 2."""
     from procon.deploy import load_any
     from procon.results.inspection import find_drift, find_images, inspect
-    from procon.results.remarks import remarks
+    from procon.results.remarks import list_remarks
 
     named = find_images(images)
     if output is not None and output.is_file():
@@ -69,7 +69,7 @@ def predict(
         if len(rows) < len(named):
             echo(f"interrupted after {len(rows)} of {count_of(len(named), 'image')}", err=True)
         scored = [row.prediction for row in rows if row.prediction is not None]
-        for note in remarks(detector.calibration, detector.describe(), scored):
+        for note in list_remarks(detector.calibration, detector.describe(), scored):
             echo(note, err=as_json)
         drift = find_drift(detector, rows)
         if drift is not None and len(rows) > 1:

@@ -1,4 +1,4 @@
-"""What commands show while they work, on stderr."""
+"""What commands print, and the progress that they show on stderr."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def stderr_console() -> "Console":
-    """Where messages for people go while a command runs."""
+    """The console for messages to people while a command runs."""
     from rich.console import Console
 
     return Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False)

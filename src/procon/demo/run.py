@@ -1,4 +1,4 @@
-"""The main job on parts the package renders itself: from a folder of good photos to heat maps."""
+"""The whole job on rendered parts: from a folder of good photos to heat maps."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A fitted detector as arrays, and from them as one graph."""
+"""Turn a fitted detector into arrays, and these into one graph."""
 
 import torch
 

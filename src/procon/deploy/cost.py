@@ -1,18 +1,18 @@
-"""What an export costs in the metrics, on labelled images."""
+"""How much an export changes the metrics, measured on labelled images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from procon.arrays import Floats
 from procon.deploy.parity import ScorePixels
 from procon.detector import Detector
-from procon.errors import ConfigError, ImageError
-from procon.evaluation.data.datasets import Sample, open_dataset, read_mask
-from procon.evaluation.metrics import evaluate
+from procon.errors import ImageError
+from procon.evaluation.data.datasets import Sample
+from procon.evaluation.runs.raw import Raw, measure_raw
 from procon.progress import Progress, no_progress
 from procon.vision.images import open_each, to_input
 
@@ -29,7 +29,7 @@ class MetricCost:
     verdicts: int | None  # images whose verdict changes; None without a threshold
 
     def table(self) -> str:
-        """For people."""
+        """A table for people."""
         lines = [f"{f'{self.images} test images':<18}  {'original':>8}  {'exported':>8}  {'change':>7}"]
         for key in self.original:
             before, after = 100 * self.original[key], 100 * self.exported[key]
@@ -47,24 +47,13 @@ class MetricCost:
         return {"images": self.images, **metrics, "verdicts": self.verdicts}
 
 
-def labelled_samples(folder: Path) -> tuple[Sample, ...]:
-    """The test images of a labelled folder, which must be one category."""
-    dataset = open_dataset(folder)
-    if len(dataset.categories) != 1:
-        raise ConfigError(f"--evaluate must be the folder of one category, got {folder} with {len(dataset.categories)}")
-    samples = dataset.category(dataset.categories[0]).test
-    if not samples:
-        raise ImageError(f"{folder}: has no test images; a model is evaluated on test/<kind> or bad/")
-    return samples
-
-
 def measure_cost(
     detector: Detector, exported: ScorePixels, samples: Sequence[Sample], on_progress: Progress | None = None
 ) -> MetricCost:
     """Score ``samples`` with both models and evaluate both."""
     config, calibration, on_progress = detector.config, detector.calibration, on_progress or no_progress
     scores = np.zeros((2, len(samples)))
-    maps: tuple[list[Any], list[Any]] = [], []
+    maps: tuple[list[Floats], list[Floats]] = [], []
     for index, picture in enumerate(open_each([sample.path for sample in samples])):
         if isinstance(picture, ImageError):
             raise picture
@@ -74,16 +63,12 @@ def measure_cost(
             scores[side, index] = outputs[0][0]
             maps[side].append(outputs[1][0])
         on_progress("evaluating", index + 1, len(samples))
-    labels = [sample.defective for sample in samples]
-    masks = [None if sample.mask is None else read_mask(sample.mask, config.input_size) for sample in samples]
-    # With a crop, masks of the whole image do not lie on the map; a defect without a mask has no pixels to count.
-    pixelwise = config.resize is None and all(m is not None or not bad for m, bad in zip(masks, labels, strict=True))
-    original, changed = (evaluate(scores[side], labels, *((maps[side], masks) if pixelwise else ())) for side in (0, 1))
     verdicts = None
     if calibration is not None:
         verdicts = int(np.logical_xor(*(scores > calibration.threshold)).sum())
-    return MetricCost(len(samples), _select_metrics(original), _select_metrics(changed), verdicts)
-
-
-def _select_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {key: float(metrics[key]) for key in _METRICS if key in metrics}
+    original, changed = (
+        measure_raw(Raw(scores[side], np.stack(maps[side]), tuple(samples), config.input_size, 0.0, config.resize, {}))
+        for side in (0, 1)
+    )
+    before, after = ({key: metrics[key] for key in _METRICS} for metrics in (original, changed))
+    return MetricCost(len(samples), before, after, verdicts)

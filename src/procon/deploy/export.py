@@ -1,4 +1,4 @@
-"""Write a fitted detector as a folder that runs without torch, after comparing its scores with the original."""
+"""Export a fitted detector to a folder that runs without torch, after comparing its scores with the original."""
 
 import errno
 import importlib.util
@@ -20,7 +20,6 @@ from procon.deploy.graph import OPSET, save_onnx
 from procon.deploy.manifest import PRECISIONS, RUNTIMES, ExportedCalibration, is_exported, write_manifest
 from procon.deploy.parity import (
     TOLERANCE,
-    CheckImages,
     Difference,
     ScorePixels,
     check_images,
@@ -42,19 +41,19 @@ _PACKAGES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 MAX_RANGE_IMAGES = 16  # training images that the ranges of int8 are taken from
 _GRAPH_BYTES = 2**24  # a graph without its constants is smaller as OpenVINO writes it
 
-# The settings that the graph follows, or that only matter while a memory is made. Any other must have its default: the
-# graph would ignore it silently.
+# The settings that the graph implements, or that only matter while a memory is made. All others must have their
+# default, because the graph would ignore them.
 _EXPORTED_SETTINGS = (
     *("backbone", "weights", "image_size", "resize", "layers", "projection_dim", "selection_dim", "seed", "banks"),
     *("bank_seed", "coreset", "coreset_ratio", "max_anchors", "compression", "num_neighbors", "readout", "tau"),
     *("tau_patches", "layer_fusion", "normalization", "score_relative_to", "map_offset", "top_ratio", "blur_sigma"),
-    *("false_alarm_rate", "threshold_rule", "precision"),
+    *("false_alarm_rate", "threshold_rule", "precision", "patch_budget", "max_scale"),
 )
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote."""
+    """The result of an export."""
 
     folder: Path
     difference: Difference
@@ -65,7 +64,7 @@ class Exported:
 
 
 def check_exportable(detector: Detector, runtime: str, precision: str) -> None:
-    """Refuse what cannot be exported, before any work."""
+    """Refuse a detector that cannot be exported, before any work."""
     if runtime not in RUNTIMES:
         raise ConfigError(f"the runtime must be one of {', '.join(RUNTIMES)}, got {runtime!r}")
     if precision not in PRECISIONS:
@@ -148,7 +147,12 @@ def export(
             "runtime": runtime,
             "precision": precision,
             **_describe_model(detector),
-            **_describe_check(chosen, difference, limits),
+            "check": {
+                "images": chosen.origin,
+                "tolerance": dict(zip(("score", "map"), limits, strict=True)),
+                "tolerance_is": "share of the median score of the images",
+                "difference": difference.to_dict(),
+            },
             "model": files[0],
             "size": {"disk_bytes": size, "constants_bytes": constants},
             **({} if cost is None else {"cost": cost.to_dict()}),
@@ -175,7 +179,7 @@ def _open_scorer(model: Path, runtime: str) -> ScorePixels:
 def _write_model(
     detector: Detector, work: Path, runtime: str, precision: str, ranges: Ranges | None
 ) -> tuple[list[str], int]:
-    """Write the model files; gives their names, the one to open first, and the bytes of the constants in them."""
+    """Write the model files; returns their names, first the one to open, and the bytes of the constants in them."""
     graph = build_graph(detector, ranges=ranges, half=precision == "fp16" and runtime == "onnx")
     model = graph.model(*graph_shapes(detector.config))
     files = save_onnx(model, work, graph.constant_bytes)
@@ -207,7 +211,7 @@ def _refuse_difference(difference: Difference, limits: tuple[float, ...], folder
 
 
 def _describe_model(detector: Detector) -> dict[str, Any]:
-    """The entries of the manifest that say how the model is called and where it comes from."""
+    """The entries of the manifest that say how to call the model and where it comes from."""
     config, calibration, memory = detector.config, detector.calibration, detector.model.memory
     inputs, outputs = graph_shapes(config)
     scope, threshold, whole = export_scope(detector), None, None
@@ -237,17 +241,6 @@ def _describe_model(detector: Detector) -> dict[str, Any]:
         "config": config.to_dict(),
         "backbone": detector.reader.extractor.backbone.identity(),
         "facts": [*detector.describe()[:3], *(lesson.describe() for lesson in detector.model.lessons)],
-    }
-
-
-def _describe_check(images: CheckImages, difference: Difference, limits: tuple[float, ...]) -> dict[str, Any]:
-    return {
-        "check": {
-            "images": images.origin,
-            "tolerance": {"score": limits[0], "map": limits[1]},
-            "tolerance_is": "share of the median score of the images",
-            "difference": difference.to_dict(),
-        }
     }
 
 

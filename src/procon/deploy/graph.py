@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 OPSET = 17  # the first with LayerNormalization; runtimes of the last years read it
 _IR = 8  # the file format that goes with it
-PROTOBUF_LIMIT = 1_900_000_000  # bytes; beyond it weights go into a file of their own
+PROTOBUF_LIMIT = 1_900_000_000  # bytes; above it, weights go into a separate file
 
 Array = NDArray[Any]
 
 
 class Graph:
-    """Collects nodes and constants; :meth:`model` makes the ONNX model of them.
+    """Collects nodes and constants; :meth:`model` turns them into an ONNX model.
 
     ``ranges`` are the smallest and largest inputs of linear layers by name: those are computed with 8-bit integers.
     ``half`` stores large constants as fp16; they become fp32 when a runtime loads the file.
@@ -31,11 +31,11 @@ class Graph:
         self._stored: dict[str, str] = {}
 
     def op(self, kind: str, *inputs: str, name: str = "", **attributes: Any) -> str:
-        """A node with one output; gives the name of that."""
+        """Add a node with one output; returns the name of the output."""
         return self.ops(kind, 1, *inputs, name=name, **attributes)[0]
 
     def ops(self, kind: str, outputs: int, *inputs: str, name: str = "", **attributes: Any) -> list[str]:
-        """A node with several outputs."""
+        """Add a node with several outputs; returns their names."""
         from onnx import helper
 
         name = name or f"{kind}_{len(self._nodes)}"
@@ -61,7 +61,7 @@ class Graph:
         return name
 
     def reshape(self, tensor: str, shape: Sequence[int]) -> str:
-        """At most one -1; 0 keeps a dimension."""
+        """``tensor`` with another shape: at most one -1; 0 keeps a dimension."""
         return self.op("Reshape", tensor, self.constant(shape))
 
     def linear(self, tensor: str, weight: Array, bias: Array, name: str) -> str:
@@ -127,7 +127,7 @@ class Graph:
 
 
 def save_onnx(model: Any, work: Path, size: int) -> list[str]:
-    """Write ``model.onnx``, and the weights to ``model.data`` where one file cannot hold them; gives the names."""
+    """Write ``model.onnx``, and weights that do not fit into it to ``model.data``; returns the names of the files."""
     import onnx
 
     file, split = str(work / "model.onnx"), size >= PROTOBUF_LIMIT

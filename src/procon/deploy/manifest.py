@@ -1,4 +1,4 @@
-"""The folder of an exported model: what is in it, how to call it, and that it has arrived unchanged."""
+"""The manifest of an exported model: its files, how to call it, and checksums that show any change."""
 
 import hashlib
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from procon.config import Config
+from procon.documents import parse_json
 from procon.errors import ConfigError, ModelFileError
 
 MANIFEST_FORMAT = 1
@@ -18,7 +19,7 @@ PRECISIONS = ("fp32", "fp16", "int8")
 
 @dataclass(frozen=True)
 class ExportedCalibration:
-    """What a verdict needs of a :class:`procon.model.calibration.Calibration`, under the same names."""
+    """The part of a :class:`procon.model.calibration.Calibration` that a verdict needs, under the same names."""
 
     threshold: float
     pixel_threshold: float
@@ -40,7 +41,7 @@ class ExportedCalibration:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "ExportedCalibration":
-        """From ``threshold`` of a manifest; a KeyError, TypeError or ValueError says what does not fit."""
+        """From ``threshold`` of a manifest; a KeyError, TypeError or ValueError says what is wrong."""
         numbers: dict[str, Any] = {
             name: float(stored[name]) for name in ("threshold", "pixel_threshold", "typical", "promised_rate")
         }
@@ -72,7 +73,7 @@ def is_exported(path: Path) -> bool:
 
 
 def write_manifest(folder: Path, entries: Mapping[str, Any], files: Sequence[str]) -> None:
-    """Write ``entries`` with the sizes and checksums of ``files``, and a checksum over it all."""
+    """Write ``entries`` with the sizes and checksums of ``files``, and a checksum of all entries."""
     described = {name: {"bytes": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in files}
     document = _sealed({"format": MANIFEST_FORMAT, **entries, "files": described})
     (folder / MANIFEST).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -107,7 +108,7 @@ def _read_entries(folder: Path) -> dict[str, Any]:
             f"procon export part.procon --to onnx -o {folder.name or 'part'}"
         )
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
+        entries = parse_json(path.read_text(encoding="utf-8"))
         version = entries["format"]
     except (ValueError, KeyError, TypeError):
         raise ModelFileError(

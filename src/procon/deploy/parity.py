@@ -1,4 +1,4 @@
-"""Whether an exported model scores as the detector does: both score the same images."""
+"""Compare an exported model with the detector: both score the same images."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -35,7 +35,7 @@ class CheckImages(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two models are apart on the same images."""
+    """The differences between two models on the same images."""
 
     images: int
     score: float  # largest difference of an image score
@@ -105,13 +105,13 @@ def with_defect(picture: Picture) -> Picture:
 
 
 def to_inputs(detector: Detector, pictures: Sequence[Picture]) -> Floats:
-    """Pictures as the backbone sees them: [N, 3, H, W]."""
+    """Pictures as the input of the backbone: [N, 3, H, W]."""
     config = detector.config
     return np.stack([to_input(picture, config.input_size, config.resize) for picture in pictures])
 
 
 def compare_models(detector: Detector, exported: ScorePixels, pixels: Floats) -> Difference:
-    """Score ``pixels`` with both: one image at a time, and the first two together, which must not matter."""
+    """Score ``pixels`` with both models: one image at a time, and the first two together, which must give the same."""
     originals = [detector.scorer.measure_pixels(torch.from_numpy(image[None])) for image in pixels]
     scores = np.array([float(score) for score, *_ in originals])
     maps = [heatmap[0].numpy() for _, heatmap, _ in originals]

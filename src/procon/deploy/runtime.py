@@ -8,7 +8,6 @@ import numpy as np
 
 from procon.arrays import Floats
 from procon.config import Config
-from procon.deploy.interpolation import resize_heatmap
 from procon.deploy.manifest import ExportedCalibration, is_exported, read_manifest
 from procon.deploy.sessions import open_session
 from procon.errors import ImageError, ModelFileError
@@ -84,10 +83,6 @@ class Runtime:
         patches, counted = outputs["patches"].reshape(len(pixels), -1), self.manifest.entries.get("counted")
         medians = np.median(patches if counted is None else patches[:, counted], axis=1)
         return outputs["score"], outputs["map"], np.asarray(medians, np.float32)
-
-    def resize_map(self, input_map: Floats, size: tuple[int, int]) -> Floats:
-        """A map [h, w] at (height, width): bilinear, pixel centres aligned."""
-        return resize_heatmap(input_map, size)
 
 
 def load_any(

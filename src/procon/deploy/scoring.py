@@ -1,4 +1,4 @@
-"""Banks, consensus, map and image score as an ONNX graph: tokens in, what a prediction is made of out.
+"""Banks, consensus, map and image score as an ONNX graph: from tokens to the outputs that a prediction needs.
 
 The anchors of a layer are stored once. They are sorted by the set of banks that hold them, so that a bank is a few
 runs of columns of one product; with too many such sets, a mask per bank is used instead.
@@ -46,7 +46,7 @@ class ExportedScope(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoringPlan:
-    """What the scoring graph needs besides the memory."""
+    """Everything but the memory that the scoring graph needs."""
 
     config: Config
     quartile: float  # the lower quartile that every map is shifted to, with ``map_offset="quartile"``
@@ -223,7 +223,7 @@ def _gain(graph: Graph, defect: list[str], normal: list[str], plan: ScoringPlan)
 def _nearness(graph: Graph, features: str, stored: str, anchors: Floats, index: int) -> str:
     """z·m - ‖m‖² / 2: features [Q, D] to [Q, U], highest for the nearest anchor.
 
-    It proposes candidates, whose distances are then computed exactly: 8-bit integers will do.
+    It only proposes candidates, whose distances are then computed exactly, so 8-bit integers are precise enough.
     """
     halves = np.square(anchors, dtype=np.float64).sum(axis=1).astype(np.float32) / 2
     if graph.integers:

@@ -1,4 +1,4 @@
-"""One way to run a model file, whichever runtime reads it."""
+"""Run a model file in the same way with onnxruntime and with OpenVINO."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ def open_session(
 
 
 def check_path(model: Path, runtime: str) -> None:
-    """Refuse a path that the runtimes cannot take."""
+    """Refuse a path that the runtimes cannot open."""
     try:
         str(model).encode()
     except UnicodeEncodeError:

@@ -1,6 +1,6 @@
 """The backbone as an ONNX graph: DINOv2 from normalised pixels to the tokens of some blocks.
 
-What can be folded into a weight is folded: the scale of the attention, LayerScale. Rounding apart, tokens are the same.
+The scale of the attention and LayerScale are folded into the weights. Tokens are the same, except for rounding.
 """
 
 from collections.abc import Mapping
@@ -81,16 +81,16 @@ def _embed(graph: Graph, pixels: str, vit: Vit) -> str:
 
 def _block(graph: Graph, hidden: str, vit: Vit, index: int) -> str:
     name = f"backbone/{index}"
-    part = _Part(vit.tensors, f"encoder.layer.{index}.")
-    attended = _attention(graph, _norm(graph, hidden, part, "norm1", name), vit, part, name)
+    block = _BlockTensors(vit.tensors, f"encoder.layer.{index}.")
+    attended = _attention(graph, _norm(graph, hidden, block, "norm1", name), vit, block, name)
     hidden = graph.op("Add", hidden, attended)
-    normed = _norm(graph, hidden, part, "norm2", name)
+    normed = _norm(graph, hidden, block, "norm2", name)
     expand = _swiglu if vit.swiglu else _mlp
-    return graph.op("Add", hidden, expand(graph, normed, part, name), name=f"{name}/output")
+    return graph.op("Add", hidden, expand(graph, normed, block, name), name=f"{name}/output")
 
 
 @dataclass(frozen=True)
-class _Part:
+class _BlockTensors:
     """The tensors below a prefix."""
 
     tensors: Mapping[str, Floats]
@@ -105,17 +105,17 @@ class _Part:
         return np.ascontiguousarray(weight.T * np.float32(scale)), bias * np.float32(scale)
 
 
-def _norm(graph: Graph, hidden: str, part: _Part, which: str, name: str) -> str:
-    weight = graph.constant(part[f"{which}.weight"], f"{name}/{which}/weight")
-    bias = graph.constant(part[f"{which}.bias"], f"{name}/{which}/bias")
+def _norm(graph: Graph, hidden: str, block: _BlockTensors, which: str, name: str) -> str:
+    weight = graph.constant(block[f"{which}.weight"], f"{name}/{which}/weight")
+    bias = graph.constant(block[f"{which}.bias"], f"{name}/{which}/bias")
     return graph.op("LayerNormalization", hidden, weight, bias, name=f"{name}/{which}", axis=-1, epsilon=EPSILON)
 
 
-def _attention(graph: Graph, hidden: str, vit: Vit, part: _Part, name: str) -> str:
+def _attention(graph: Graph, hidden: str, vit: Vit, block: _BlockTensors, name: str) -> str:
     size = vit.hidden // vit.heads
     scales = {"query": size**-0.5, "key": 1.0, "value": 1.0}
     weights, biases = zip(
-        *(part.linear(f"attention.attention.{key}", scale) for key, scale in scales.items()), strict=True
+        *(block.linear(f"attention.attention.{key}", scale) for key, scale in scales.items()), strict=True
     )
     joint = graph.linear(hidden, np.concatenate(weights, axis=1), np.concatenate(biases), f"{name}/qkv")
     sizes = graph.constant([vit.hidden] * 3)
@@ -127,22 +127,22 @@ def _attention(graph: Graph, hidden: str, vit: Vit, part: _Part, name: str) -> s
     scores = graph.op("MatMul", heads(query, [0, 2, 1, 3]), heads(key, [0, 2, 3, 1]))
     mixed = graph.op("MatMul", graph.op("Softmax", scores, axis=-1), heads(value, [0, 2, 1, 3]))
     mixed = graph.reshape(graph.op("Transpose", mixed, perm=[0, 2, 1, 3]), [-1, vit.hidden])
-    out = part.linear("attention.output.dense", part["layer_scale1.lambda1"])
+    out = block.linear("attention.output.dense", block["layer_scale1.lambda1"])
     return graph.linear(mixed, *out, f"{name}/attention")
 
 
-def _mlp(graph: Graph, hidden: str, part: _Part, name: str) -> str:
-    wide = graph.linear(hidden, *part.linear("mlp.fc1"), f"{name}/fc1")
+def _mlp(graph: Graph, hidden: str, block: _BlockTensors, name: str) -> str:
+    wide = graph.linear(hidden, *block.linear("mlp.fc1"), f"{name}/fc1")
     # GELU in the form that runtimes recognise and replace by one kernel
     error = graph.op("Erf", graph.op("Div", wide, graph.constant(2**0.5)))
     gate = graph.op("Mul", wide, graph.op("Add", error, graph.constant(1.0)))
     active = graph.op("Mul", gate, graph.constant(0.5))
-    return graph.linear(active, *part.linear("mlp.fc2", part["layer_scale2.lambda1"]), f"{name}/fc2")
+    return graph.linear(active, *block.linear("mlp.fc2", block["layer_scale2.lambda1"]), f"{name}/fc2")
 
 
-def _swiglu(graph: Graph, hidden: str, part: _Part, name: str) -> str:
-    wide = graph.linear(hidden, *part.linear("mlp.weights_in"), f"{name}/fc1")
-    half = part["mlp.weights_in.weight"].shape[0] // 2
+def _swiglu(graph: Graph, hidden: str, block: _BlockTensors, name: str) -> str:
+    wide = graph.linear(hidden, *block.linear("mlp.weights_in"), f"{name}/fc1")
+    half = block["mlp.weights_in.weight"].shape[0] // 2
     gate, value = graph.ops("Split", 2, wide, graph.constant([half] * 2), axis=1)
     active = graph.op("Mul", graph.op("Mul", gate, graph.op("Sigmoid", gate)), value)
-    return graph.linear(active, *part.linear("mlp.weights_out", part["layer_scale2.lambda1"]), f"{name}/fc2")
+    return graph.linear(active, *block.linear("mlp.weights_out", block["layer_scale2.lambda1"]), f"{name}/fc2")

@@ -1,11 +1,15 @@
-"""The folder in which an export is made: locked while the export runs, removed when it ends or by the next export."""
+"""The work folder of an export: locked while the export runs, and removed at its end or by the next export."""
 
+import ctypes
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from procon.files import is_locked
 
 try:
     import fcntl
@@ -13,6 +17,7 @@ except ImportError:  # Windows: work folders are not locked, and those of killed
     fcntl = None  # type: ignore[assignment]
 
 _PREFIX = ".procon-export-"
+_HERE, _SWAP = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 _REPLACED = "replaced"  # holds the earlier export while the new one takes its name
 
 
@@ -37,16 +42,29 @@ def open_workspace(target: Path) -> Iterator[Path]:
 
 
 def move_into_place(work: Path, target: Path) -> None:
-    """Give a finished export its name; an earlier export there is replaced as a whole."""
+    """Give a finished export its name; an earlier export there is replaced as a whole, on Linux in one step."""
     if target.is_dir():
+        if _exchange(work, target):
+            return  # the earlier export is in the work folder now, and removed with it
         (work.parent / _REPLACED).mkdir()
         target.rename(work.parent / _REPLACED / target.name)
     work.rename(target)
 
 
+def _exchange(first: Path, second: Path) -> bool:
+    """Let two folders swap their names at once; False where the system or the disk cannot."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    if renameat2 is None:
+        return False
+    names = os.fsencode(first.absolute()), os.fsencode(second.absolute())
+    return bool(renameat2(_HERE, names[0], _HERE, names[1], _SWAP) == 0)
+
+
 def find_leftovers(folder: Path) -> list[Path]:
     """Work folders directly in ``folder`` whose export was killed."""
-    return [path for path in sorted(folder.glob(f"{_PREFIX}*")) if path.is_dir() and not _is_locked(path)]
+    if fcntl is None:
+        return []
+    return [path for path in sorted(folder.glob(f"{_PREFIX}*")) if path.is_dir() and not is_locked(path)]
 
 
 def _remove_leftover(leftover: Path) -> None:
@@ -68,16 +86,3 @@ def _lock(folder: Path) -> Iterator[None]:
     finally:
         if descriptor is not None:
             os.close(descriptor)
-
-
-def _is_locked(folder: Path) -> bool:
-    if fcntl is None:
-        return True
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

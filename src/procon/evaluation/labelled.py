@@ -1,9 +1,9 @@
-"""A fitted detector judged on a folder of labelled images: what the threshold finds, then how well scores separate."""
+"""Evaluate a fitted detector on a folder of labelled images: verdicts at its threshold, then the metrics."""
 
 import html
 import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,20 +11,21 @@ import numpy as np
 
 from procon.arrays import Bools, Floats, Reals
 from procon.detector import Detector
-from procon.errors import BatchError, ConfigError, ImageError
-from procon.evaluation.data.datasets import Sample, open_dataset, read_mask
+from procon.errors import BatchError, ImageError
+from procon.evaluation.data.datasets import Sample, open_category, read_mask
+from procon.evaluation.data.layouts import with_pixels
 from procon.evaluation.metrics import MetricValues
-from procon.evaluation.runs.raw import measure_masked
-from procon.evaluation.runs.verdicts import ImageVerdicts, describe_tallies, tally_kinds, tally_pixels
+from procon.evaluation.runs.raw import LazyMaps, measure_masked
+from procon.evaluation.runs.verdicts import ImageVerdicts, describe_tallies, judge_images
 from procon.progress import ShowProgress, reporting
 from procon.vision.pictures import shrink_map
 
 LONGEST = 1024  # pixels: larger heat maps and masks are compared at this size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
-    """What a detector makes of labelled images."""
+    """The verdicts and metrics of a detector on labelled images."""
 
     name: str  # of the part
     verdicts: ImageVerdicts | None  # at the threshold of the model, by kind of defect; None where it has none
@@ -46,12 +47,21 @@ class Evaluation:
         return self.verdicts.defective - self.verdicts.found if self.verdicts else None
 
     def describe(self) -> list[str]:
-        """Counts by kind of defect, false alarms, regions, and then the metrics, in lines for people."""
+        """Lines for people: counts by kind of defect, false alarms, regions, then the metrics."""
         lines = ["no threshold: fit on more images to get verdicts"]
         if self.verdicts is not None:
             lines = describe_tallies(self.verdicts, self.metrics)
         numbers = [f"{name} {100 * value:.2f}" for name, value in self.metrics.items() if not math.isnan(value)]
         return [*lines, f"metrics, in percent: {', '.join(numbers) or 'none'}"]
+
+    def __repr__(self) -> str:
+        counts = "no threshold"
+        if self.verdicts is not None:
+            good = self.verdicts.good
+            counts = (
+                f"{self.found} of {self.verdicts.defective} defects found, {good.flagged} of {good.images} good flagged"
+            )
+        return f"Evaluation({self.name}: {counts})"
 
     def __str__(self) -> str:
         return "\n".join([f"{self.name}:", *(f"  {line}" for line in self.describe())])
@@ -67,12 +77,7 @@ def evaluate_detector(detector: Detector, folder: str | Path, *, progress: ShowP
     again. Pixels are compared at the size of the images, and at most 1024 on the longer side, so the pixel metrics are
     close to those of ``procon eval``, which compares at the size of the backbone's input.
     """
-    dataset = open_dataset(Path(folder))
-    if len(dataset.categories) != 1:
-        raise ConfigError(f"{folder}: expected one part, got {', '.join(dataset.categories)}; pass one of its folders")
-    category = dataset.category(dataset.categories[0])
-    if not category.test:
-        raise ConfigError(f"{folder}: has no test images; expected test/KIND/ or bad/ with images in it")
+    category = open_category(Path(folder))
     with tempfile.TemporaryDirectory() as store, reporting(progress) as on_progress:
         scores: list[float] = []
         errors: dict[int, ImageError] = {}
@@ -86,33 +91,18 @@ def evaluate_detector(detector: Detector, folder: str | Path, *, progress: ShowP
             on_progress("scoring", number + 1, len(category.test))
         if errors:
             raise BatchError(errors)
-        return _compare(detector, category.name, category.test, np.array(scores), Path(store))
+        return _evaluate_stored(detector, category.name, category.test, np.array(scores), Path(store))
 
 
-def _compare(detector: Detector, name: str, samples: Sequence[Sample], scores: Reals, folder: Path) -> Evaluation:
-    """The evaluation of images whose heat maps are in ``folder``."""
-    masked = [n for n, sample in enumerate(samples) if sample.mask is not None or not sample.defective]
-    maps = StoredMaps(folder, masked)
+def _evaluate_stored(
+    detector: Detector, name: str, samples: Sequence[Sample], scores: Reals, folder: Path
+) -> Evaluation:
+    """Evaluate images whose heat maps are in ``folder``."""
+    masked = with_pixels(samples)
+    maps = LazyMaps(lambda number: np.load(folder / f"{number}.npy", allow_pickle=False), masked)
     masks = [_mask(samples[number], values) for number, values in zip(masked, maps, strict=True)]
     metrics = measure_masked(scores, np.array([sample.defective for sample in samples]), masked, maps, masks)
-    known = detector.calibration
-    if known is None:
-        return Evaluation(name, None, metrics)
-    flagged = scores > known.threshold
-    defects, good = tally_kinds(flagged, samples)
-    pixels = tally_pixels(maps, masks, known.pixel_threshold)
-    return Evaluation(name, ImageVerdicts(known, flagged, defects, good, pixels), metrics)
-
-
-@dataclass(frozen=True)
-class StoredMaps:
-    """Heat maps in a folder, read each time they are gone through."""
-
-    folder: Path
-    numbers: Sequence[int]
-
-    def __iter__(self) -> Iterator[Floats]:
-        return (np.load(self.folder / f"{number}.npy", allow_pickle=False) for number in self.numbers)
+    return Evaluation(name, judge_images(detector.calibration, scores, samples, maps, masks), metrics)
 
 
 def _limited(size: tuple[int, ...]) -> tuple[int, int]:

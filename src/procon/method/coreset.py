@@ -7,7 +7,8 @@ best inside. Every pick is the pick the textbook loop makes.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,8 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from procon.method.rounded import RoundedAnchors
+
 _COLUMNS = 256  # picks per product: with 2,048 points, 4 MiB of distances that stay in cache
 _GRID_BITS = 24  # a coordinate fits fp32, and a squared distance of 2 * 24 + 2 bits fits fp64
+_SCREENED = 1024  # picks per product of bytes
+_WORTHWHILE = 4096  # points from which on rounding them pays
+_SLACK = 1e-6  # relative, for the rounding of limits
 _ROWS = 65_536  # rows converted to fp64 at a time
 
 OnPick = Callable[[int], None] | None
@@ -71,13 +77,14 @@ def k_center_on_grid(
         return greedy_cuda(grid, size, starts, block, on_pick)
     picks = torch.empty(len(starts), size, dtype=torch.int64, device=grid.device)
     norms, bounds = _first_pass(grid, starts)
+    screen = Screen.of(grid)
     for row, start in enumerate(starts):
 
         def report(count: int, done: int = row * size) -> None:
             if on_pick is not None:
                 on_pick(done + count)
 
-        picks[row] = _greedy(grid, norms, bounds[row], size, start, block, report)
+        picks[row] = _greedy(grid, norms, bounds[row], size, start, block, report, screen)
     return picks
 
 
@@ -100,7 +107,7 @@ def k_center_from_grid(grid: Tensor, centers: Tensor, size: int, *, block: int =
         points = grid[rows].double()
         norms[rows] = points.square().sum(dim=1)
         bounds[rows] = torch.addmm(sizes, points, placed.T, alpha=-2).amin(dim=1) + norms[rows]
-    return _greedy(grid, norms, bounds, size, None, block, lambda _count: None)
+    return _greedy(grid, norms, bounds, size, None, block, lambda _count: None, Screen.of(grid))
 
 
 def densest(grid: Tensor, picks: Tensor, size: int) -> Tensor:
@@ -130,8 +137,49 @@ def _first_pass(grid: Tensor, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
     return norms, bounds
 
 
+@dataclass(frozen=True, eq=False)
+class Screen:
+    """Points rounded to bytes, whose products tell which distances can matter.
+
+    The distance of two points differs from that of their rounded points by at most ``error``. Most picks are so far
+    from most points that this decides; only the rest is computed in fp64.
+    """
+
+    rounded: RoundedAnchors
+    error: float
+
+    @classmethod
+    def of(cls, grid: Tensor) -> "Screen | None":
+        """The screen of points [N, d]; None where this processor has no fast product of bytes."""
+        if len(grid) < _WORTHWHILE or not RoundedAnchors.is_fast(grid):
+            return None
+        rounded = RoundedAnchors.of(grid, torch.ones(len(grid), dtype=torch.bool))
+        return cls(rounded, 2 * rounded.error)
+
+    def pairs(self, rows: Tensor, bounds: Tensor, picks: Tensor) -> tuple[Tensor, Tensor]:
+        """Places in ``rows`` [R] and ``picks`` [C] of the pairs that may lower ``bounds`` [R], squared distances."""
+        points, squares, step = self.rounded.points, self.rounded.squares, self.rounded.step
+        products = torch._int_mm(points[rows], points[picks].T)
+        values = torch.add(squares[picks], products, alpha=-2, out=products)  # squared distances less ``own``
+        own = squares[rows]
+        # No true distance is above that of the nearest rounded pick and the error: what is farther cannot be nearest.
+        nearest = (values.amin(dim=1) + own).double().sqrt() * step + self.error
+        farthest = torch.minimum(bounds.clamp_min(0).sqrt(), nearest) + self.error
+        limits = (farthest / step).square() * (1 + _SLACK) + 1
+        near = values < (limits.clamp_max(2.0**30).int() - own).unsqueeze(1)
+        places, columns = near.nonzero(as_tuple=True)
+        return places, columns
+
+
 def _greedy(
-    grid: Tensor, norms: Tensor, bounds: Tensor, size: int, start: int | None, block: int, report: Callable[[int], None]
+    grid: Tensor,
+    norms: Tensor,
+    bounds: Tensor,
+    size: int,
+    start: int | None,
+    block: int,
+    report: Callable[[int], None],
+    screen: Screen | None,
 ) -> Tensor:
     """The picks [size] of one start, or from ``bounds`` to earlier centres where ``start`` is None.
 
@@ -150,7 +198,10 @@ def _greedy(
     seen = torch.full((len(grid),), count, dtype=torch.int64, device=grid.device)
     while count < size:
         candidates, rival = _front(bounds, block)
-        _refresh(grid, norms, bounds, seen, centers[:count], norms[picks[:count]], candidates)
+        if screen is None or count < _COLUMNS:
+            _refresh(grid, norms, bounds, seen, centers[:count], norms[picks[:count]], candidates)
+        else:
+            _refresh_near(grid, bounds, seen, picks[:count], candidates, screen)
         # Only a candidate ahead of every bound outside can be picked before the next look at all points.
         ahead = candidates[_precedes(bounds[candidates], candidates, *rival)]
         chosen = _pick_among(grid, norms, bounds, ahead, size - count, rival)
@@ -184,18 +235,41 @@ def _refresh(
 ) -> None:
     """Bring ``bounds`` of the candidates up to date with all picks, ``centers`` [C, d] of squared norms ``sizes``."""
     count = len(centers)
-    stale = candidates[seen[candidates] < count]
-    # Points are grouped by how stale they are, in powers of two, so that a product wastes less than half its columns.
-    age = torch.frexp((count - seen[stale]).double()).exponent
-    for group in age.unique().tolist():
-        rows = stale[age == group]
+    for rows, first in _by_age(seen, candidates, count):
         points, best = grid[rows].double(), bounds[rows] - norms[rows]
-        for start in range(max(0, count - 2 ** int(group) + 1), count, _COLUMNS):
+        for start in range(first, count, _COLUMNS):
             columns = slice(start, start + _COLUMNS)
             partial = torch.addmm(sizes[columns], points, centers[columns].T, alpha=-2)
             torch.minimum(best, partial.amin(dim=1), out=best)
         bounds[rows] = best + norms[rows]
-    seen[stale] = count
+        seen[rows] = count
+
+
+def _refresh_near(
+    grid: Tensor, bounds: Tensor, seen: Tensor, picks: Tensor, candidates: Tensor, screen: Screen
+) -> None:
+    """:func:`_refresh` with only those distances in fp64 that the ``screen`` lets through: the same bounds."""
+    count = len(picks)
+    for rows, first in _by_age(seen, candidates, count):
+        best = bounds[rows]
+        for start in range(first, count, _SCREENED):
+            centers = picks[start : start + _SCREENED]
+            places, columns = screen.pairs(rows, best, centers)
+            exact = (grid[rows[places]].double() - grid[centers[columns]].double()).square_().sum(dim=1)
+            best.scatter_reduce_(0, places, exact, "amin")
+        bounds[rows] = best
+        seen[rows] = count
+
+
+def _by_age(seen: Tensor, candidates: Tensor, count: int) -> Iterator[tuple[Tensor, int]]:
+    """The candidates whose bounds are not up to date with ``count`` picks, in groups, and the first pick each needs.
+
+    Points are grouped by how stale they are, in powers of two, so that a product wastes less than half its columns.
+    """
+    stale = candidates[seen[candidates] < count]
+    age = torch.frexp((count - seen[stale]).double()).exponent
+    for group in age.unique().tolist():
+        yield stale[age == group], max(0, count - 2 ** int(group) + 1)
 
 
 def _pick_among(

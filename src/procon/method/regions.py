@@ -27,8 +27,11 @@ class Region:
         return {**vars(self), "box": list(self.box)}
 
 
-def find_regions(heatmap: Floats, threshold: float) -> tuple[Region, ...]:
-    """Connected areas of ``heatmap`` [H, W] above ``threshold``, highest peak first; diagonals connect."""
+def find_regions(heatmap: Floats, threshold: float, origin: tuple[int, int] = (0, 0)) -> tuple[Region, ...]:
+    """Connected areas of ``heatmap`` [H, W] above ``threshold``, highest peak first; diagonals connect.
+
+    ``origin`` is the (x, y) at which ``heatmap`` begins, where it is a part of a larger one.
+    """
     if not heatmap.max() > threshold:
         return ()
     rows, starts, stops, labels = _labelled_runs(heatmap > threshold)
@@ -36,7 +39,8 @@ def find_regions(heatmap: Floats, threshold: float) -> tuple[Region, ...]:
     regions = []
     for own in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
         values = np.concatenate([heatmap[rows[run], starts[run] : stops[run]] for run in own])
-        box = (int(starts[own].min()), int(rows[own[0]]), int(stops[own].max()), int(rows[own[-1]]) + 1)
+        left, top, right, bottom = starts[own].min(), rows[own[0]], stops[own].max(), rows[own[-1]] + 1
+        box = (int(left) + origin[0], int(top) + origin[1], int(right) + origin[0], int(bottom) + origin[1])
         mean = float(values.mean(dtype=np.float64))
         regions.append(Region(box, values.size, float(values.max()), mean, float(threshold)))
     return tuple(sorted(regions, key=lambda region: (-region.peak, region.box)))
@@ -70,23 +74,22 @@ def _labelled_runs(mask: NDArray[np.bool_]) -> tuple[Integers, Integers, Integer
     edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     rows, starts = np.nonzero(edges == 1)
     stops = np.nonzero(edges == -1)[1]
-    parents = list(range(len(rows)))
-
-    def root(run: int) -> int:
-        while parents[run] != run:
-            parents[run] = parents[parents[run]]
-            run = parents[run]
-        return run
-
-    begin = np.searchsorted(rows, np.arange(mask.shape[0] + 1))  # the runs of row r are begin[r] to begin[r + 1]
-    for row in np.unique(rows[rows > 0]):
-        above, here = range(begin[row - 1], begin[row]), range(begin[row], begin[row + 1])
-        upper = above.start
-        for run in here:
-            while upper < above.stop and stops[upper] < starts[run]:
-                upper += 1
-            touching = upper
-            while touching < above.stop and starts[touching] <= stops[run]:
-                parents[root(run)] = root(touching)
-                touching += 1
-    return rows, starts, stops, np.array([root(run) for run in range(len(rows))], np.intp)
+    # Positions in one long row, with a gap between rows: the runs of the row above that touch are neighbours there.
+    width = mask.shape[1] + 2
+    above = (rows - 1) * width
+    first = np.searchsorted(rows * width + stops, above + starts)
+    last = np.searchsorted(rows * width + starts, above + stops, side="right")
+    counts = np.maximum(last - first, 0)
+    lower = np.repeat(np.arange(len(rows)), counts)
+    upper = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
+    labels = np.arange(len(rows))  # the first run of each area, in the end
+    while len(lower):
+        parents = labels.copy()
+        np.minimum.at(parents, labels[lower], labels[upper])
+        np.minimum.at(parents, labels[upper], labels[lower])
+        while not np.array_equal(parents, jumped := parents[parents]):
+            parents = jumped
+        if np.array_equal(parents, labels):
+            break
+        labels = parents
+    return rows, starts, stops, labels

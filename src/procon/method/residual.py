@@ -1,5 +1,7 @@
 """The soft projection of a patch onto its normal neighbours, and the residual that it leaves."""
 
+from importlib.util import find_spec
+
 import torch
 from torch import Tensor
 
@@ -26,8 +28,19 @@ def soft_weights(distances: Tensor, tau: Tensor) -> Tensor:
     return torch.softmax(-excess / tau[..., None, None].clamp_min(torch.finfo(distances.dtype).tiny), dim=-1)
 
 
-def residual_norms(queries: Tensor, anchors: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
-    """r_{b,p} = ‖z_p - sum_j w_j m_j‖: queries [Q, D], anchors [U, D], rows and weights [B, Q, k] -> [B, Q]."""
+def residual_norms(patches: Tensor, anchors: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """r_{b,p} = ‖z_p - sum_j w_j m_j‖: patches [N, P, D], anchors [U, D], rows, weights [N, B, P, k] -> [N, B, P]."""
+    if patches.is_cuda and find_spec("triton") is not None:
+        from procon.method.cuda.neighbors import residual_norms_cuda
+
+        return residual_norms_cuda(patches, anchors, rows, weights)
+    return torch.stack(
+        [_image_residuals(image, anchors, *own) for image, *own in zip(patches, rows, weights, strict=True)]
+    )
+
+
+def _image_residuals(queries: Tensor, anchors: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """:func:`residual_norms` of one image: queries [Q, D], rows and weights [B, Q, k] -> [B, Q]."""
     # z - sum w m = sum w (z - m), as the weights sum to 1: no cancellation when the patch is well explained.
     residuals = torch.empty_like(weights[:, :, 0])
     banks, _, k = rows.shape

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -59,32 +59,45 @@ class Banked(Protocol):
 
 
 @dataclass(frozen=True)
-class LayerReading:
-    """What the banks of one layer say about the P patches of N images."""
+class Neighbors:
+    """The nearest anchors, in the banks of one layer, of the P patches of N images."""
 
-    residuals: Tensor  # r_{l,b,p}: [N, B, P]
-    distances: Tensor | None = None  # [N, B, P, k]: squared, to the nearest anchors; None where a CUDA kernel ran
-    rows: Tensor | None = None  # [N, B, P, k]: which anchors these are
-    weights: Tensor | None = None  # [N, B, P, k]: their weights in the soft projection
-
-    def image(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Residuals [B, P], weights and rows [B, P, k] of one image."""
-        assert self.weights is not None and self.rows is not None
-        return self.residuals[number], self.weights[number], self.rows[number]
-
-    def sums(self, anchors: int) -> Tensor:
-        """What the only image says about the levels of so many ``anchors``: [3, B, anchors]."""
-        return residual_sums(*self.image(0), anchors)
-
-    def relative_to(self, levels: Tensor) -> Tensor:
-        """Residuals [N, B, P] relative to the ``levels`` [B, U] of the anchors behind them."""
-        return torch.stack([relative_residuals(*self.image(n), levels) for n in range(len(self.residuals))])
+    distances: Tensor  # [N, B, P, k]: squared
+    rows: Tensor  # [N, B, P, k]: which anchors these are
 
     @property
     def bytes(self) -> int:
-        """Size of the reading."""
-        parts = [part for part in (self.residuals, self.distances, self.rows, self.weights) if part is not None]
-        return sum(part.numel() * part.element_size() for part in parts)
+        """Size of the tensors."""
+        return sum(part.numel() * part.element_size() for part in vars(self).values())
+
+    def split(self) -> list[Self]:
+        """Image by image."""
+        return [type(self)(*image) for image in zip(*(part.split(1) for part in vars(self).values()), strict=True)]
+
+    @classmethod
+    def join(cls, images: "Sequence[Neighbors]") -> "Neighbors":
+        """The inverse of :meth:`split`."""
+        if len(images) == 1:
+            return images[0]
+        return type(images[0])(
+            *(torch.cat(parts) for parts in zip(*(vars(one).values() for one in images), strict=True))
+        )
+
+
+@dataclass(frozen=True)
+class LayerReading(Neighbors):
+    """What the banks of one layer say about the P patches of N images."""
+
+    residuals: Tensor  # r_{l,b,p}: [N, B, P]
+    weights: Tensor  # [N, B, P, k]: of the neighbours in the soft projection
+
+    def sums(self, anchors: int) -> Tensor:
+        """What each image says about the levels of so many ``anchors``: [N, 3, B, anchors]."""
+        return residual_sums(self.residuals, self.weights, self.rows, anchors)
+
+    def relative_to(self, levels: Tensor) -> Tensor:
+        """Residuals [N, B, P] relative to the ``levels`` [B, U], or [N, B, U], of the anchors behind them."""
+        return relative_residuals(self.residuals, self.weights, self.rows, levels)
 
 
 @dataclass(frozen=True)
@@ -100,20 +113,10 @@ class Reading:
 
 
 def score_patches(
-    features: Sequence[Tensor],
-    memory: Banked,
-    config: Config,
-    *,
-    marked: Sequence[Tensor] | None = None,
-    neighbors: bool = False,
+    features: Sequence[Tensor], memory: Banked, config: Config, *, marked: Sequence[Tensor] | None = None
 ) -> Reading:
-    """Compare embedded patches [N, P, D] per layer with a memory, and with ``marked`` defects [A, D] per layer.
-
-    ``neighbors`` are always part of the reading on a CPU, and on CUDA if they are asked for: the fused kernels do not
-    return them.
-    """
-    layers = read_layers(features, memory, config, neighbors=neighbors or marked is not None)
-    reading = fuse(layers, memory, config)
+    """Compare embedded patches [N, P, D] per layer with a memory, and with ``marked`` defects [A, D] per layer."""
+    reading = fuse(read_layers(features, memory, config), memory, config)
     return reading if marked is None else raise_scores(reading, features, marked)
 
 
@@ -122,57 +125,62 @@ def raise_scores(reading: Reading, features: Sequence[Tensor], marked: Sequence[
 
     See :mod:`procon.method.lessons`.
     """
-    nearest = [layer.distances[:, :, :, 0] for layer in reading.layers if layer.distances is not None]
+    nearest = [layer.distances[:, :, :, 0] for layer in reading.layers]
     lessons = read_lessons(features, nearest, marked)
     scores, heat, ranked = (values * lessons.gain for values in (reading.scores, reading.heat, reading.ranked))
     return replace(reading, scores=scores, heat=heat, ranked=ranked, lessons=lessons)
 
 
 def read_layers(
-    features: Sequence[Tensor],
-    memory: Banked,
-    config: Config,
-    *,
-    hidden: Sequence[Tensor] | None = None,
-    neighbors: bool = False,
+    features: Sequence[Tensor], memory: Banked, config: Config, *, hidden: Sequence[Tensor] | None = None
 ) -> tuple[LayerReading, ...]:
-    """Neighbours, weights and residuals of embedded patches [N, P, D] per layer; ``hidden`` [U] masks anchors."""
+    """Neighbours, weights and residuals of embedded patches [N, P, D] per layer.
+
+    ``hidden`` per layer, [U] or one row for each image [N, U], masks anchors.
+    """
     masks = [None] * len(memory.layers) if hidden is None else hidden
     parts = zip(features, memory.layers, masks, strict=True)
-    return tuple(read_layer(patches, layer, config, mask, neighbors=neighbors) for patches, layer, mask in parts)
+    return tuple(read_layer(patches, layer, config, mask) for patches, layer, mask in parts)
 
 
-def read_layer(
-    patches: Tensor, layer: LayerBanks, config: Config, hidden: Tensor | None = None, *, neighbors: bool = False
-) -> LayerReading:
-    """Embedded patches [N, P, D] against the banks of one layer; ``hidden`` [U] masks anchors."""
-    general = neighbors or hidden is not None or layer.index.propose is not None
-    if patches.is_cuda and not general and is_fused(patches.shape[2], config):
-        from procon.method.cuda.neighbors import fused_residuals
-
-        return LayerReading(fused_residuals(patches, layer.index.packed, config.num_neighbors))
-    images = []
-    for image in patches:
-        distances, rows = nearest_in_banks(image, layer.index, neighbors_of(config), exclude=hidden)
-        images.append(read_neighbors(image, layer.index.anchors, distances, rows, config))
-    if len(images) == 1:
-        return images[0]
-    joined = zip(*((i.residuals, i.distances, i.rows, i.weights) for i in images), strict=True)
-    return LayerReading(*(torch.cat([part for part in parts if part is not None]) for parts in joined))
+def read_layer(patches: Tensor, layer: LayerBanks, config: Config, hidden: Tensor | None = None) -> LayerReading:
+    """Embedded patches [N, P, D] against the banks of one layer; ``hidden`` [U] or [N, U] masks anchors."""
+    neighbors = find_neighbors(patches, layer.index, neighbors_of(config), hidden)
+    return read_neighbors(patches, layer.index.anchors, neighbors, config)
 
 
-def read_neighbors(patches: Tensor, anchors: Tensor, distances: Tensor, rows: Tensor, config: Config) -> LayerReading:
-    """One image [P, D] whose neighbours in every bank are known: at least k of them, both [B, P, k]."""
+def search_layers(
+    features: Sequence[Tensor], memory: Banked, config: Config, *, hidden: Sequence[Tensor]
+) -> tuple[Neighbors, ...]:
+    """The neighbours alone of :func:`read_layers`, where nobody asks for residuals."""
+    parts = zip(features, memory.layers, hidden, strict=True)
+    return tuple(find_neighbors(patches, layer.index, neighbors_of(config), mask) for patches, layer, mask in parts)
+
+
+def find_neighbors(patches: Tensor, banks: Banks, k: int, hidden: Tensor | None = None) -> Neighbors:
+    """The k nearest anchors of patches [N, P, D] in every bank; ``hidden`` [U] or [N, U] masks anchors."""
+    if hidden is not None:
+        hidden = hidden.expand(len(patches), -1)
+    if patches.is_cuda and banks.propose is None and is_fused(patches.shape[2], k):
+        from procon.method.cuda.neighbors import nearest_packed
+
+        return Neighbors(*nearest_packed(patches, banks.packed, k, hidden))
+    masks = [None] * len(patches) if hidden is None else hidden
+    images = [nearest_in_banks(image, banks, k, exclude=mask) for image, mask in zip(patches, masks, strict=True)]
+    distances, rows = zip(*images, strict=True)
+    return Neighbors(torch.stack(distances), torch.stack(rows))
+
+
+def read_neighbors(patches: Tensor, anchors: Tensor, neighbors: Neighbors, config: Config) -> LayerReading:
+    """Patches [N, P, D] whose ``neighbors`` in every bank are known, at least k of them."""
     k = neighbors_of(config)
-    distances, rows = distances[:, :, :k], rows[:, :, :k]
+    distances, rows = neighbors.distances[..., :k], neighbors.rows[..., :k]
     if config.readout == "hard":  # s_NN(z) = min_m ‖z - m‖, the PatchCore score
-        residuals, weights = distances[:, :, 0].sqrt(), torch.ones_like(distances)
-    else:
-        fixed = math.inf if config.readout == "uniform" else config.tau
-        tau = temperature(distances, config.tau_patches) if fixed is None else distances.new_full((len(rows),), fixed)
-        weights = soft_weights(distances, tau)
-        residuals = residual_norms(patches, anchors, rows, weights)
-    return LayerReading(*(part.unsqueeze(0) for part in (residuals, distances, rows, weights)))
+        return LayerReading(distances, rows, distances[..., 0].sqrt(), torch.ones_like(distances))
+    fixed = math.inf if config.readout == "uniform" else config.tau
+    tau = temperature(distances, config.tau_patches) if fixed is None else distances.new_full(rows.shape[:2], fixed)
+    weights = soft_weights(distances, tau)
+    return LayerReading(distances, rows, residual_norms(patches, anchors, rows, weights), weights)
 
 
 def fuse(
@@ -180,7 +188,7 @@ def fuse(
 ) -> Reading:
     """Consensus over banks, then over layers, with the map and the image's ranking that the configuration asks for.
 
-    ``levels`` [B, U] per layer replaces those of the memory.
+    ``levels`` per layer, [B, U] or one for each image [N, B, U], replaces those of the memory.
     """
     maps = torch.stack([bank_consensus(layer.residuals) for layer in layers], dim=1)
     scales = [layer.scale for layer in memory.layers]
@@ -194,7 +202,7 @@ def fuse(
 
 
 def levels_without_own(layers: Sequence[LayerReading], memory: Banked) -> list[Tensor]:
-    """The levels [B, U] per layer without what one training image, read with its anchors hidden, added to them."""
+    """The levels [N, B, U] per layer without what each training image, read with its anchors hidden, added to them."""
     levels = []
     for reading, layer in zip(layers, memory.layers, strict=True):
         if layer.sums is None:
@@ -240,8 +248,6 @@ def neighbors_of(config: Config) -> int:
     return 1 if config.readout == "hard" else config.num_neighbors
 
 
-def is_fused(dims: int, config: Config) -> bool:
-    """Whether the fused CUDA kernels compute this configuration for patches of so many dimensions."""
-    plain = config.readout == "soft" and config.tau is None and config.tau_patches is None
-    plain = plain and config.score_relative_to == "nothing"
-    return plain and dims % 64 == 0 and config.num_neighbors <= 8 and find_spec("triton") is not None
+def is_fused(dims: int, k: int) -> bool:
+    """Whether the CUDA kernels search k neighbours of patches of so many dimensions."""
+    return dims % 64 == 0 and k <= 8 and find_spec("triton") is not None

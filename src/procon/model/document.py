@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from procon.amounts import count_of
+from procon.config import Config
 from procon.errors import ModelFileError
 from procon.model.calibration import Calibration
 from procon.model.history import Change, describe_lesson
 from procon.model.metadata import read_metadata, rewrite_metadata
+from procon.model.renderings import Renderings
 
 
 @contextmanager
@@ -27,7 +29,8 @@ def describe_file(path: Path) -> list[tuple[str, str]]:
     metadata = read_metadata(path)
     with mismatch_refused(path):
         calibration = calibration_of(metadata)
-        config, backbone, thumbnails = metadata["config"], metadata["backbone"], metadata["thumbnail_bytes"]
+        config = Config.from_dict(metadata["config"]).to_dict()  # also the settings that an older release did not have
+        backbone, thumbnails = metadata["backbone"], metadata["thumbnail_bytes"]
         lines = [
             ("format", str(metadata["format"])),
             ("backbone", f"{config['backbone']} from {backbone['source']}" + " (embedded)" * backbone["embedded"]),
@@ -45,6 +48,9 @@ def describe_file(path: Path) -> list[tuple[str, str]]:
             lines.append(("pixel threshold", f"{calibration.pixel_threshold:.4f}"))
         lessons = [describe_lesson(lesson) for lesson in metadata.get("lessons", [])]
         lines += zip(["lessons", *[""] * len(lessons)], lessons, strict=False)
+        if (renderings := renderings_of(metadata)) is not None and calibration is not None:
+            judged = [found for _, found in renderings.judged(calibration.threshold)]
+            lines.append(("limits", f"{sum(judged)} of {len(judged)} rendered defects found; see procon threshold"))
         changes = [str(Change.from_dict(change)) for change in metadata["history"]] or ["none since the fit"]
         lines += zip(["changes", *[""] * len(changes)], changes, strict=False)
     side = config["image_size"]
@@ -78,3 +84,21 @@ def write_calibration(path: Path, calibration: Calibration, change: Change) -> N
         calibration=calibration.to_dict(),
         history=[*metadata["history"], change.to_dict()],
     )
+
+
+def renderings_of(metadata: Mapping[str, Any]) -> Renderings | None:
+    """The scores of rendered defects in the metadata of a model file; None before ``procon limits``."""
+    stored = metadata.get("renderings")
+    return None if stored is None else Renderings.from_dict(stored)
+
+
+def read_renderings(path: Path) -> Renderings | None:
+    """The scores of rendered defects in a model file, without reading its tensors."""
+    metadata = read_metadata(path)
+    with mismatch_refused(path):
+        return renderings_of(metadata)
+
+
+def write_renderings(path: Path, renderings: Renderings) -> None:
+    """Put the scores of rendered defects into a model file; the tensors and the threshold stay as they are."""
+    rewrite_metadata(path, renderings=renderings.to_dict())

@@ -65,7 +65,7 @@ class Editor:
             else:
                 features, size = image
                 reading = reader.score_features(features, size, memory, marked)
-                score = reader.good_score(reading, reader.scope(size, memory.roi))
+                (score,) = reader.good_scores(reading, reader.scope(size, memory.roi))
             yield score
             self.on_progress("calibrating", number + 1, len(sources))
 
@@ -87,7 +87,7 @@ def calibrate(
     replace(model.config, false_alarm_rate=wanted, threshold_rule=chosen)  # refuses what is not a rate or a rule
     if images is not None:
         items, separate = open_all_good(images, editor.on_progress, taken=model.names_in_use)
-        _refuse_seen(separate, model.memory.images)
+        refuse_seen(separate, model.memory.images)
         scores = editor.score_new(model.memory, items)
         calibration = replace(Calibration.of(scores, wanted, chosen), kind="held-out", images=separate)
         editor.sources.hold(separate, items)
@@ -121,7 +121,7 @@ def measure_false_alarms(model: Model, editor: Editor, images: ImageLikes) -> Fa
     if model.calibration is None:
         raise ConfigError("there is no threshold to measure; calibrate on good images first")
     items, separate = open_all_good(images, editor.on_progress)
-    _refuse_seen(separate, (*model.memory.images, *model.calibration.images))
+    refuse_seen(separate, (*model.memory.images, *model.calibration.images))
     scores = editor.score_new(model.memory, items, marked=model.marked)
     flagged = sum(good.score > model.calibration.threshold for good in scores)
     return estimate_false_alarms(flagged, len(items))
@@ -326,7 +326,7 @@ def _refuse_duplicates(
             raise ImageError(f"{image.name}: the memory holds another image of this name; forget that first, or rename")
 
 
-def _refuse_seen(separate: Sequence[TrainingImage], seen: Sequence[TrainingImage]) -> None:
+def refuse_seen(separate: Sequence[TrainingImage], seen: Sequence[TrainingImage]) -> None:
     """Only images that the model has not ``seen`` can judge it."""
     digests = {image.digest for image in seen}
     both = [image for image in separate if image.digest in digests]
@@ -350,7 +350,8 @@ def _refuse_calibrated(added: Sequence[TrainingImage], calibration: Calibration)
 
 def _refuse_mismatch(model: Model, other: Model) -> None:
     """Memories can be joined if their anchors mean the same and they look at the same region of an image."""
-    free = ("weights", "false_alarm_rate", "threshold_rule", "precision")  # do not change what an anchor is
+    # These do not change what an anchor is; those of image_size="auto" have done their work.
+    free = ("weights", "false_alarm_rate", "threshold_rule", "precision", "patch_budget", "max_scale")
     mine, theirs = asdict(model.config), asdict(other.config)
     for name in mine:
         if name not in free and mine[name] != theirs[name]:

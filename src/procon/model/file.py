@@ -9,7 +9,7 @@ from torch import Tensor
 
 from procon.config import Config
 from procon.errors import ModelFileError
-from procon.model.document import calibration_of, mismatch_refused
+from procon.model.document import calibration_of, mismatch_refused, renderings_of
 from procon.model.history import Change
 from procon.model.lessons import pack_lessons, unpack_lessons
 from procon.model.memory import Memory
@@ -39,6 +39,7 @@ def save_model(path: Path, model: Model, weights: Mapping[str, Tensor] | None = 
         "calibration": model.calibration.to_dict() if model.calibration else None,
         "history": [change.to_dict() for change in model.history],
         **listed,
+        **({} if model.renderings is None else {"renderings": model.renderings.to_dict()}),
     }
     write_model(path, tensors, metadata)
 
@@ -56,14 +57,12 @@ def load_model(path: Path, weights: str | Path | None = None) -> tuple[Model, di
         images = tuple(TrainingImage.from_dict(image, thumbnail) for image, thumbnail in described)
         memory = Memory.from_tensors(tensors, images, int(metadata["patches"]), config.compression)
         backbone = metadata["backbone"]
-        missing = [name for name in (*_IDENTITY, "embedded") if name not in backbone]
-        if missing:
-            raise ValueError(f"the backbone entry has no {', '.join(missing)}")
         history = tuple(Change.from_dict(change) for change in metadata["history"])
         identity = {name: backbone[name] for name in _IDENTITY}
         dims = [layer.anchors.shape[1] for layer in memory.layers]
         lessons = unpack_lessons(tensors, metadata, dims, memory.patches)
-        model = Model(config, memory, None, history, identity, lessons).calibrated(calibration_of(metadata))
+        model = Model(config, memory, None, history, identity, lessons, renderings_of(metadata))
+        model = model.calibrated(calibration_of(metadata))
         _refuse_mismatch(model)
     if weights is not None:
         return replace(model, config=replace(config, weights=str(weights))), {}

@@ -1,7 +1,7 @@
 """From good images to a model: embed, select anchors, score every image as if the memory had been built without it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -10,7 +10,16 @@ from torch import Tensor
 from procon.config import Config
 from procon.errors import ConfigError
 from procon.method.consensus import lower_quartile, median
-from procon.method.score import LayerReading, Reading, fuse, layer_scales, levels_without_own, read_layers
+from procon.method.score import (
+    LayerReading,
+    Neighbors,
+    Reading,
+    fuse,
+    layer_scales,
+    levels_without_own,
+    read_layers,
+    search_layers,
+)
 from procon.method.stand_ins import StandIns, replace_own
 from procon.model.calibration import Calibration, GoodScore
 from procon.model.memory import LayerMemory, Memory
@@ -19,15 +28,18 @@ from procon.model.reader import EmbeddedImage, Reader
 from procon.model.selection import FeatureStore, build_layer, coreset_size
 from procon.progress import Progress
 from procon.vision.images import ImageLike, open_image
-from procon.vision.scope import RoiLike, roi_mask
+from procon.vision.scope import RoiLike, Scope, roi_mask
 
 MIRROR_MARGIN = 1.12  # the least error on real parts, see docs/use/threshold.md
 KEPT_BYTES = 2**30  # readings of training images up to this size are kept; beyond it the images are searched twice
 
 _MEASURED = {"score_relative_to": "anchors", "map_offset": "quartile", "normalization": "train"}
 
-Readings = list[tuple[LayerReading, ...] | None]
-"""What the memory says of each training image without its own anchors; None where an image is not available."""
+Readings = list[tuple[Neighbors, ...] | None]
+"""What each training image is near to without its own anchors; None where an image is not available.
+
+They are whole readings where these were measured.
+"""
 EmbeddedImages = Callable[[], Iterable[EmbeddedImage | None]]
 """Goes through the embedded training images, in order; None where an image is not available."""
 
@@ -85,7 +97,7 @@ def _score_mirrored(reader: Reader, memory: Memory, item: ImageLike) -> GoodScor
     mirrored = replace(picture, pixels=np.ascontiguousarray(picture.pixels[:, ::-1]))
     features = reader.extractor.features(reader.extractor.prepare(mirrored).unsqueeze(0))
     scope = reader.scope(picture.size, memory.roi)
-    score = reader.good_score(reader.score_features(features, picture.size, memory), scope)
+    (score,) = reader.good_scores(reader.score_features(features, picture.size, memory), scope)
     return GoodScore(MIRROR_MARGIN * score.score, MIRROR_MARGIN * score.peak, score.median)
 
 
@@ -143,17 +155,19 @@ def score_images(
 
     ``readings`` are those of :func:`measure_images`; without them the images are searched again.
     """
-    config, scores = reader.config, []
-    for number, image in enumerate(images(), begin):
-        if image is None:
-            score = previous[number]
-            assert score is not None
+    config, scores = reader.config, list[GoodScore]()
+    for group in _groups(reader, memory, images(), begin):
+        numbers = group.numbers
+        if group.features is None:
+            for number in numbers:
+                score = previous[number]
+                assert score is not None
+                scores.append(score)
         else:
-            features, scope = reader.counted(image, memory.roi)
-            layers = readings[number - begin] if readings else None
-            score = reader.good_score(read_as_new(memory, config, stand_ins, number, features, layers), scope)
-        scores.append(score)
-        on_progress("calibrating", number + 1, len(memory.images))
+            layers = _joined([readings[number - begin] for number in numbers]) if readings else None
+            reading = read_as_new(memory, config, stand_ins, numbers, group.features, layers)
+            scores += reader.good_scores(reading, group.scope)
+        on_progress("calibrating", begin + len(scores), len(memory.images))
     return scores
 
 
@@ -161,22 +175,58 @@ def read_as_new(
     memory: Memory,
     config: Config,
     stand_ins: Sequence[StandIns],
-    number: int,
+    numbers: Sequence[int],
     features: Sequence[Tensor],
-    layers: Sequence[LayerReading] | None = None,
+    layers: Sequence[Neighbors] | None = None,
     levels: Sequence[Tensor] | None = None,
 ) -> Reading:
-    """The reading of training image ``number`` [1, P, D] per layer with ``stand_ins`` in place of its own anchors.
+    """The reading of training images ``numbers`` [N, P, D] per layer with ``stand_ins`` in place of their own anchors.
 
-    ``layers`` is what the memory says of it without its own anchors, if that is known. ``levels`` are those without
-    what the image added to them; they follow from ``layers``, unless ``features`` are of a changed copy of the image.
+    ``layers`` is what the memory says of them without their own anchors, if that is known. ``levels`` are those without
+    what each image added to them; they follow from ``layers``, unless ``features`` are of a changed copy of an image.
     """
-    own = memory.own([number])
-    if layers is None:
-        layers = read_layers(features, memory, config, hidden=own)
+    own = memory.own_of_each(numbers)
     if levels is None and config.score_relative_to == "anchors":
+        readings = [layer for layer in layers or () if isinstance(layer, LayerReading)]
+        layers = readings or read_layers(features, memory, config, hidden=own)
         levels = levels_without_own(layers, memory)
+    elif layers is None:
+        layers = search_layers(features, memory, config, hidden=own)
     return fuse(replace_own(stand_ins, features, layers, memory, own, config), memory, config, levels=levels)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Training images that are searched together."""
+
+    numbers: list[int]
+    features: list[Tensor] | None  # [N, P, D] per layer of the patches that count; None: the images are not available
+    scope: Scope | None
+
+
+def _groups(reader: Reader, memory: Memory, images: Iterable[EmbeddedImage | None], begin: int) -> Iterator[_Group]:
+    """Training images from number ``begin`` on, as many at a time as the device searches together."""
+    most, waiting = reader.extractor.group_size, list[tuple[list[Tensor], Scope | None]]()
+
+    def group(before: int) -> _Group:
+        features = [torch.cat(layer) for layer in zip(*(layers for layers, _ in waiting), strict=True)]
+        return _Group(list(range(before - len(waiting), before)), features, waiting[0][1])
+
+    number = begin - 1
+    for number, image in enumerate(images, begin):
+        if waiting and (image is None or len(waiting) == most):
+            yield group(number)
+            waiting.clear()
+        if image is None:
+            yield _Group([number], None, None)
+        else:
+            waiting.append(reader.counted(image, memory.roi))
+    if waiting:
+        yield group(number + 1)
+
+
+def _joined(readings: Sequence[tuple[Neighbors, ...] | None]) -> list[Neighbors]:
+    return [Neighbors.join(layer) for layer in zip(*(one for one in readings if one is not None), strict=True)]
 
 
 @torch.inference_mode()
@@ -186,42 +236,63 @@ def measure_images(
     """The memory with scales, quartile and level sums of good images, the stand-ins of its anchors, and the readings.
 
     Every image, from number ``begin`` on, is read without its own anchors. The readings are None where they are larger
-    than :data:`KEPT_BYTES`.
+    than :data:`KEPT_BYTES`. Where scores do not depend on how good images are read, neighbours are all that is read.
     """
     config, count = reader.config, len(memory.images)
-    relative = config.score_relative_to == "anchors"
-    plain = replace(config, score_relative_to="nothing", map_offset="none", normalization="none")
-    maps: list[Tensor] = []
-    quartiles: list[Tensor] = []
-    sums: list[Tensor] = []
+    measured = _Measured(config) if needs_measuring(config) else None
     stand_ins = [StandIns.none(layer.anchors) for layer in memory.layers]
     readings: Readings | None = []
-    for number, image in enumerate(images(), begin):
-        layers = None
-        if image is not None:
-            features, _ = reader.counted(image, memory.roi)
-            layers = read_layers(features, memory, config, hidden=memory.own([number]))
-            for spare, patches, layer in zip(stand_ins, features, layers, strict=True):
-                spare.update(patches[0], layer)
-            reading = fuse(layers, memory, plain)
-            if config.normalization == "train":
-                maps.append(reading.maps)
-            quartiles.append(lower_quartile(reading.scores)[0])
-            if relative:
-                own = [part.sums(len(layer.anchors)) for part, layer in zip(layers, memory.layers, strict=True)]
-                sums = [total + more for total, more in zip(sums, own, strict=True)] if sums else own
-            if readings is not None and sum(layer.bytes for layer in layers) * count > KEPT_BYTES:
+    for group in _groups(reader, memory, images(), begin):
+        split: Readings = [None] * len(group.numbers)
+        if group.features is not None:
+            hidden, layers = memory.own_of_each(group.numbers), tuple[Neighbors, ...]()
+            if measured is None:
+                layers = search_layers(group.features, memory, config, hidden=hidden)
+            else:
+                layers = measured.read(group.features, memory, hidden)
+            for spare, patches, layer in zip(stand_ins, group.features, layers, strict=True):
+                spare.update(patches, layer)
+            if readings is not None and sum(layer.bytes for layer in layers) / len(group.numbers) * count > KEPT_BYTES:
                 readings = None
+            if readings is not None:
+                split = list(zip(*(layer.split() for layer in layers), strict=True))
         if readings is not None:
-            readings.append(layers)
-        on_progress("measuring good images", number + 1, count)
-    measured = memory.layers
-    if config.normalization == "train":
-        scales = layer_scales(maps)
-        measured = tuple(replace(layer, scale=scale) for layer, scale in zip(measured, scales, strict=True))
-    if relative:
-        measured = tuple(replace(layer, sums=total) for layer, total in zip(measured, sums, strict=True))
-    quartile = memory.quartile
-    if config.map_offset == "quartile":
-        quartile = float(median(torch.stack(quartiles), dim=0))
-    return replace(memory, layers=measured, quartile=quartile), stand_ins, readings
+            readings += split
+        on_progress("measuring good images", group.numbers[-1] + 1, count)
+    return memory if measured is None else measured.apply(memory), stand_ins, readings
+
+
+class _Measured:
+    """What the memory needs to know about how good images are read."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._maps: list[Tensor] = []
+        self._quartiles: list[Tensor] = []
+        self._sums: list[Tensor] = []
+
+    def read(self, features: Sequence[Tensor], memory: Memory, hidden: Sequence[Tensor]) -> tuple[LayerReading, ...]:
+        """Read images [N, P, D] per layer without their ``hidden`` anchors, and take note of the readings."""
+        layers = read_layers(features, memory, self._config, hidden=hidden)
+        plain = replace(self._config, score_relative_to="nothing", map_offset="none", normalization="none")
+        reading = fuse(layers, memory, plain)
+        if self._config.normalization == "train":
+            self._maps.append(reading.maps)
+        self._quartiles.append(lower_quartile(reading.scores))
+        if self._config.score_relative_to == "anchors":
+            of_layers = [part.sums(len(layer.anchors)) for part, layer in zip(layers, memory.layers, strict=True)]
+            for own in zip(*of_layers, strict=True):  # image by image, whatever the groups are
+                self._sums = [a + b for a, b in zip(self._sums, own, strict=True)] if self._sums else list(own)
+        return layers
+
+    def apply(self, memory: Memory) -> Memory:
+        """The memory with what was measured."""
+        layers, quartile = memory.layers, memory.quartile
+        if self._maps:
+            scales = layer_scales(self._maps)
+            layers = tuple(replace(layer, scale=scale) for layer, scale in zip(layers, scales, strict=True))
+        if self._sums:
+            layers = tuple(replace(layer, sums=total) for layer, total in zip(layers, self._sums, strict=True))
+        if self._config.map_offset == "quartile":
+            quartile = float(median(torch.cat(self._quartiles), dim=0))
+        return replace(memory, layers=layers, quartile=quartile)

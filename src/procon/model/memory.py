@@ -1,6 +1,6 @@
 """What a model remembers: anchors of normal patches, where each came from, and which bank holds which."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -80,6 +80,14 @@ class Memory:
             source = layer.origin // self.patches
             wanted = torch.tensor(sorted(images), dtype=source.dtype, device=source.device)
             masks.append(source == wanted[0] if len(wanted) == 1 else torch.isin(source, wanted))
+        return masks
+
+    def own_of_each(self, images: Sequence[int]) -> list[Tensor]:
+        """[N, U] bool per layer: which anchors came from each of N training ``images``."""
+        masks = []
+        for layer in self.layers:
+            wanted = torch.tensor(images, dtype=layer.origin.dtype, device=layer.origin.device)
+            masks.append(layer.origin // self.patches == wanted.unsqueeze(1))
         return masks
 
     def fewest_without(self, image: int) -> int:

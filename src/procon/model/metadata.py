@@ -7,8 +7,10 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from procon.documents import parse_json
 from procon.errors import ModelFileError
 from procon.files import atomic_path
+from procon.model.schema import DOCUMENT
 
 MODEL_FORMAT = 2  # the highest that is read: 2 holds lessons, which a reader of format 1 would leave out silently
 PLAIN_FORMAT = 1
@@ -29,11 +31,13 @@ def rewrite_metadata(path: Path, **changes: Any) -> dict[str, Any]:
         source.seek(8 + struct.unpack("<Q", source.read(8))[0])
         target.write(struct.pack("<Q", len(text)) + text)
         shutil.copyfileobj(source, target, 2**20)
+        target.flush()
+        check_written(path, temporary)
     return document
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """The JSON of a model file, after checking that it is one, complete, unchanged, and of a format we read.
+    """The JSON of a model file, after checking that it is one, complete, unchanged, valid, and of a format we read.
 
     Tensors are not read; :func:`procon.model.storage.read_model` checks them.
     """
@@ -42,7 +46,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
         raise ModelFileError(f"{path}: no such model file; make one with: procon fit FOLDER -o {path.name}")
     header = _read_header(path)
     try:
-        metadata = json.loads(header["__metadata__"][KEY])
+        metadata = parse_json(header["__metadata__"][KEY])
     except (KeyError, TypeError, ValueError):
         raise ModelFileError(f"{path}: is a safetensors file but not a ProCon model") from None
     version = metadata.get("format") if isinstance(metadata, dict) else None
@@ -55,7 +59,20 @@ def read_metadata(path: Path) -> dict[str, Any]:
         )
     if sealed(metadata)["checksum"] != metadata.get("checksum"):
         raise ModelFileError(f"{path}: is corrupted: its checksum does not match; copy it again or fit again")
+    try:
+        DOCUMENT(metadata, "")
+    except ValueError as error:
+        raise ModelFileError(f"{path}: its content does not fit together ({error}); fit again") from None
     return dict(metadata)
+
+
+def check_written(path: Path, temporary: Path) -> None:
+    """Read back what was written for ``path``, before it takes the place of an earlier model."""
+    try:
+        read_metadata(temporary)
+    except ModelFileError as error:
+        reason = str(error).removeprefix(f"{temporary}: ")
+        raise ModelFileError(f"{path}: was not written, because it could not be read again: it {reason}") from None
 
 
 def _read_header(path: Path) -> dict[str, Any]:
@@ -70,7 +87,7 @@ def _read_header(path: Path) -> dict[str, Any]:
     if text[:1] == b"{" and len(text) < length:
         raise ModelFileError(f"{path}: is truncated: it ends inside its header; copy it again or fit again")
     try:
-        header: dict[str, Any] = json.loads(text)
+        header: dict[str, Any] = parse_json(text)
         end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
         whole = 8 + length + int(end)
     except (ValueError, TypeError, LookupError, AttributeError):

@@ -14,6 +14,7 @@ from procon.model.calibration import Calibration, GoodScore
 from procon.model.history import Change
 from procon.model.lessons import Lesson, joined_anchors
 from procon.model.memory import Memory
+from procon.model.renderings import Renderings
 from procon.model.training_image import TrainingImage
 from procon.names import show_name
 
@@ -28,10 +29,13 @@ class Model:
     history: tuple[Change, ...] = ()  # what was added, removed and set since the fit, oldest first
     identity: Mapping[str, Any] = field(default_factory=dict)  # of the backbone's weights, see Backbone.identity
     lessons: tuple[Lesson, ...] = ()  # marked defects, in the order in which they were taught
+    renderings: Renderings | None = None  # scores of rendered defects, see procon.limits; dropped by every edit
 
     def with_change(self, memory: Memory, calibration: Calibration | None, change: Change) -> "Model":
         """The model after an edit: memory, threshold and log change together."""
-        return replace(self, memory=memory, history=(*self.history, change)).calibrated(calibration)
+        renderings = self.renderings if memory is self.memory else None
+        changed = replace(self, memory=memory, history=(*self.history, change), renderings=renderings)
+        return changed.calibrated(calibration)
 
     def calibrated(self, calibration: Calibration | None) -> "Model":
         """The model with another calibration, whose rate and rule are then the configured ones."""

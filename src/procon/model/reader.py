@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,14 +26,15 @@ from procon.model.verdict import opened_groups
 from procon.progress import Progress
 from procon.vision.backbone import Backbone
 from procon.vision.framing import frame_of
-from procon.vision.images import WORKERS, ImageLike, Picture, framed_input
+from procon.vision.images import AHEAD, WORKERS, ImageLike, Picture, framed_input
+from procon.vision.on_device import device_inputs
 from procon.vision.scope import Scope, scope_of
 from procon.vision.weights import Architecture
 
 _SCORING, _SELECTION = 0, 1  # what a random projection is for: part of its seed
 CUDA_BATCH = 64  # images of CUDA_PATCHES patches that are scored together on a GPU; fewer where they have more
 CUDA_PATCHES = 784
-CUDA_WORKERS = 8
+CUDA_WORKERS = 12
 
 EmbeddedImage = tuple[list[Tensor], tuple[int, int]]
 """The embedded patches [1, P, D] per layer of one image, and its (height, width)."""
@@ -99,6 +101,31 @@ class Extractor(Embedding):
         frame = frame_of(self._config, picture.size)
         return torch.from_numpy(framed_input(picture, self._config.input_size, frame.origin, frame.scaled))
 
+    def prepare_group(self, picture: Picture) -> Tensor:
+        """What :meth:`stack` makes inputs of: on a GPU, which resizes images itself, the decoded bytes [H, W, 3]."""
+        if self.backbone.device.type != "cuda" or picture.pixels.dtype != np.uint8:
+            return self.prepare(picture)
+        pinned = torch.empty(picture.pixels.shape, dtype=torch.uint8, pin_memory=True)
+        pinned.numpy()[:] = picture.pixels
+        return pinned
+
+    def stack(self, prepared: Sequence[Tensor]) -> Tensor:
+        """Images of :meth:`prepare_group` as inputs [N, 3, H, W], on the device."""
+        device, size = self.backbone.device, self._config.input_size
+        bytes_of = {number: image for number, image in enumerate(prepared) if image.dtype == torch.uint8}
+        if not bytes_of:
+            return torch.stack(list(prepared)).to(device) if prepared else torch.empty(0, 3, *size, device=device)
+        frames = [frame_of(self._config, (image.shape[0], image.shape[1])) for image in bytes_of.values()]
+        resized = device_inputs(list(bytes_of.values()), frames, size, device)
+        if len(bytes_of) == len(prepared):
+            return resized
+        inputs = torch.empty(len(prepared), 3, *size, device=device)
+        inputs[list(bytes_of)] = resized
+        for number, image in enumerate(prepared):
+            if number not in bytes_of:
+                inputs[number] = image.to(device)
+        return inputs
+
     @property
     def group_size(self) -> int:
         """Images that pass the backbone together.
@@ -113,10 +140,8 @@ class Extractor(Embedding):
 
     def batches(self, images: Iterable[ImageLike]) -> Iterator[tuple[list[Picture | ImageError], Tensor]]:
         """Images in groups, opened, with the pixels [N, 3, H, W] of those that could be, in order."""
-        for group in opened_groups(images, self.prepare, self.group_size, self.workers):
-            inputs = [pixels for _, pixels in group if pixels is not None]
-            pixels = torch.stack(inputs) if inputs else torch.empty(0, 3, *self._config.input_size)
-            yield [picture for picture, _ in group], pixels
+        for group in opened_groups(images, self.prepare_group, self.group_size, self.workers):
+            yield [picture for picture, _ in group], self.stack([image for _, image in group if image is not None])
 
 
 @dataclass
@@ -176,7 +201,7 @@ class Reader:
         self, items: Sequence[ImageLike], images: Sequence[TrainingImage], roi: Bools | None, on_progress: Progress
     ) -> Iterator[FeatureStore]:
         """The embedded patches of ``items``, which ``images`` describe, while the block runs."""
-        with FeatureStore(len(items), self._patches, self.extractor.dims) as store:
+        with self._store(len(items)) as store:
             for number, (features, _) in enumerate(self.embed_each(items)):
                 store.put(number, features)
                 on_progress("reading images", number + 1, len(items))
@@ -197,11 +222,19 @@ class Reader:
 
         An unreadable image ends the embedding; the others are still opened, so that the error names all that are bad.
         """
-        opened = open_good(items, self.extractor.prepare, self.extractor.workers, thumbnails=thumbnails, taken=taken)
+        size = self.extractor.group_size
+        opened = open_good(
+            items,
+            self.extractor.prepare_group,
+            self.extractor.workers,
+            ahead=max(AHEAD, 2 * size if size > 1 else 0),
+            thumbnails=thumbnails,
+            taken=taken,
+        )
         errors: dict[int, ImageError] = {}
         good: list[tuple[ImageLike, TrainingImage]] = []
         waiting: list[Tensor] = []
-        with FeatureStore(len(items), self._patches, self.extractor.dims) as store:
+        with self._store(len(items)) as store:
             for index, image in enumerate(opened):
                 if isinstance(image, ImageError):
                     errors[index] = image
@@ -210,8 +243,8 @@ class Reader:
                     waiting.append(image[1])
                 if errors and not skip_bad:
                     waiting.clear()
-                if waiting and (len(waiting) == self.extractor.group_size or index + 1 == len(items)):
-                    store.put(len(good) - len(waiting), self.extractor.features(torch.stack(waiting)))
+                if waiting and (len(waiting) == size or index + 1 == len(items)):
+                    store.put(len(good) - len(waiting), self.extractor.features(self.extractor.stack(waiting)))
                     waiting.clear()
                 on_progress("reading images", index + 1, len(items))
             if errors and (not skip_bad or not good):
@@ -233,7 +266,7 @@ class Reader:
         self, images: Iterable[EmbeddedImage | None], count: int
     ) -> Iterator[Callable[[], Iterator[EmbeddedImage | None]]]:
         """A way to go through ``count`` embedded images again and again, each embedded once; None stays None."""
-        with FeatureStore(count, self._patches, self.extractor.dims) as store:
+        with self._store(count) as store:
             sizes: list[tuple[int, int] | None] = []
             for number, image in enumerate(images):
                 if image is not None:
@@ -246,6 +279,13 @@ class Reader:
                     yield None if features is None or size is None else (features, size)
 
             yield embedded_images
+
+    def _store(self, images: int) -> FeatureStore:
+        """Where the embedded patches of so many images go: the GPU if they leave it most of its memory."""
+        dims, device = self.extractor.dims, self.device
+        if device.type == "cuda" and 16 * images * self._patches * sum(dims) < torch.cuda.mem_get_info(device)[0]:
+            return FeatureStore(images, self._patches, dims, device=device)
+        return FeatureStore(images, self._patches, dims)
 
     def counted(self, image: EmbeddedImage, roi: Bools | None) -> tuple[list[Tensor], Scope | None]:
         """The patches [1, P, D] per layer of an embedded image that count, and which these are."""
@@ -272,11 +312,12 @@ class Reader:
         maps = pixel_map(grid, self.config.input_size, self.config.blur_sigma)
         return maps if scope is None else maps * scope.pixels
 
-    def good_score(self, reading: Reading, scope: Scope | None) -> GoodScore:
-        """What a calibration stores of the reading of one image."""
-        image_score = top_mean(reading.ranked, self.config.top_ratio)
-        peak = self.input_maps(reading.heat, scope).max()
-        return GoodScore(float(image_score), float(peak), float(median(reading.scores[0], dim=0)))
+    def good_scores(self, reading: Reading, scope: Scope | None) -> list[GoodScore]:
+        """What a calibration stores of the reading of each image."""
+        image_scores = top_mean(reading.ranked, self.config.top_ratio)
+        peaks = self.input_maps(reading.heat, scope).amax(dim=(1, 2))
+        rows = torch.stack([image_scores, peaks, median(reading.scores, dim=1)], dim=1)
+        return [GoodScore(*row) for row in rows.tolist()]
 
 
 def in_scope(features: Sequence[Tensor], scope: Scope | None) -> list[Tensor]:

@@ -12,9 +12,8 @@ from procon.errors import ConfigError
 from procon.method.consensus import median, top_mean
 from procon.method.cuda.graphs import Recorded
 from procon.method.lessons import LessonReading
-from procon.method.maps import resize_maps
 from procon.method.regions import Region
-from procon.method.score import LayerReading, Reading, fuse_layers, is_fused, score_patches
+from procon.method.score import LayerReading, Reading, fuse_layers, is_fused, neighbors_of, score_patches
 from procon.model.memory import LayerMemory, Memory
 from procon.model.model import Model
 from procon.model.reader import Reader, in_scope
@@ -35,12 +34,12 @@ class ModelScorer:
         self._recorded = Recorded(self._measure)
 
     def prepare(self, picture: Picture) -> Tensor:
-        """The picture as the input [3, H, W] of the backbone."""
-        return self.reader.extractor.prepare(picture)
+        """What :meth:`measure` takes: the input [3, H, W] of the backbone, or bytes that a GPU resizes."""
+        return self.reader.extractor.prepare_group(picture)
 
     def measure(self, inputs: Sequence[Tensor], size: tuple[int, int]) -> list[Measurement]:
         """Measure prepared images that had one ``size`` (height, width); it matters with ``aspect="pad"`` only."""
-        return _measurements(self.measure_pixels(torch.stack(list(inputs)), size))
+        return _measurements(self.measure_pixels(self.reader.extractor.stack(inputs), size))
 
     def measure_pixels(self, pixels: Tensor, size: tuple[int, int] | None = None) -> tuple[Tensor, ...]:
         """S_img [N], pixel maps [N, H, W] and median patch scores [N] of inputs [N, 3, H, W], on the device.
@@ -59,9 +58,9 @@ class ModelScorer:
     def _measure(self, pixels: Tensor, scope: Scope | None = None) -> tuple[Tensor, ...]:
         return self._summarize(self._score_pixels(pixels, scope), scope)
 
-    def _score_pixels(self, pixels: Tensor, scope: Scope | None, *, neighbors: bool = False) -> Reading:
+    def _score_pixels(self, pixels: Tensor, scope: Scope | None) -> Reading:
         features = in_scope(self.reader.extractor.features(pixels), scope)
-        return score_patches(features, self.model.memory, self.config, marked=self.model.marked, neighbors=neighbors)
+        return score_patches(features, self.model.memory, self.config, marked=self.model.marked)
 
     def _summarize(self, reading: Reading, scope: Scope | None) -> tuple[Tensor, ...]:
         maps = self.reader.input_maps(reading.heat, scope)
@@ -71,21 +70,17 @@ class ModelScorer:
         """Record the work for groups of up to ``count`` images, where the device and the settings allow it."""
         config = self.config
         whole = self.model.memory.roi is None and config.aspect == "stretch" and config.tile is None
-        fused = is_fused(self.reader.extractor.dims[0], config) and config.compression != "approximate"
-        fused = fused and not self.model.lessons  # these need neighbours, which the fused kernels do not return
-        if self.reader.device.type == "cuda" and whole and fused:  # the general search waits for the device
+        fused = is_fused(self.reader.extractor.dims[0], neighbors_of(config)) and config.compression != "approximate"
+        fused = fused and config.normalization == "none" and not self.model.lessons
+        if self.reader.device.type == "cuda" and whole and fused:  # everything else waits for the device
             self._recorded.record(torch.zeros(count, 3, *config.input_size, device=self.reader.device))
-
-    def resize_map(self, input_map: Floats, size: tuple[int, int]) -> Floats:
-        """A map [h, w] at (height, width): bilinear, pixel centres aligned."""
-        return resize_maps(torch.from_numpy(input_map).unsqueeze(0), size)[0].numpy()
 
     @torch.inference_mode()
     def explain(self, picture: Picture, xy: tuple[float, float] | None, region: Region | Box | None) -> Explanation:
         """The normal patches that a pixel of a picture was compared with, from one pass of backbone and search."""
         memory, config = self.model.memory, self.config
         scope = self.reader.scope(picture.size, memory.roi)
-        reading = self._score_pixels(self.prepare(picture).unsqueeze(0), scope, neighbors=True)
+        reading = self._score_pixels(self.reader.extractor.prepare(picture).unsqueeze(0), scope)
         measured = _measurements(self._summarize(reading, scope))[0]
         prediction = make_prediction(self, picture, measured)
         if xy is None:
@@ -107,8 +102,10 @@ class ModelScorer:
 
 def _measurements(parts: Sequence[Tensor]) -> list[Measurement]:
     """Scores [N], maps [N, H, W] and medians [N] image by image, on the CPU."""
-    rows = zip(*(part.cpu() for part in parts), strict=True)
-    return [Measurement(float(score), input_map.numpy(), float(middle)) for score, input_map, middle in rows]
+    scores, maps, middles = (part.cpu().numpy() for part in parts)
+    # A map of its own for each image: a result that is kept must not keep those of its group.
+    rows = zip(scores.tolist(), maps if len(maps) == 1 else map(np.copy, maps), middles.tolist(), strict=True)
+    return [Measurement(*row) for row in rows]
 
 
 def layer_evidence(reading: Reading, place: int, memory: Memory, config: Config) -> list[LayerEvidence]:
@@ -142,7 +139,6 @@ def lesson_evidence(reading: LessonReading | None, place: int, model: Model) -> 
 
 def _anchors(layer: LayerReading, place: int, stored: LayerMemory, memory: Memory, config: Config) -> list[Anchor]:
     """The nearest anchors of every bank, by bank, nearest first."""
-    assert layer.rows is not None and layer.weights is not None and layer.distances is not None
     rows, weights, distances = (part[0, :, place] for part in (layer.rows, layer.weights, layer.distances.sqrt()))
     anchors = []
     for bank in range(len(rows)):

@@ -25,16 +25,25 @@ class FeatureStore:
     """Embedded patches of the training images, filled image by image, read layer by layer.
 
     Small sets stay in memory as fp32. Larger ones are in temporary files as fp16, mapped a piece at a time, so that
-    fitting thousands of images needs disk, not memory. A context manager: it deletes the files.
+    fitting thousands of images needs disk, not memory. A context manager: it deletes the files. On a GPU, ``device``,
+    they stay there.
     """
 
-    def __init__(self, images: int, patches: int, dims: list[int], limit: int = IN_RAM_BYTES) -> None:
+    def __init__(
+        self,
+        images: int,
+        patches: int,
+        dims: list[int],
+        limit: int = IN_RAM_BYTES,
+        device: torch.device | None = None,
+    ) -> None:
         self.patches, self.dims = patches, dims
         self.rows = images * patches
         self.counted: Tensor | None = None  # [K] int64: the patches that may become anchors, ascending; None: all
-        self.on_disk = 4 * self.rows * sum(dims) > limit
+        self._device = torch.device("cpu") if device is None else device
+        self.on_disk = device is None and 4 * self.rows * sum(dims) > limit
         self._folder = tempfile.TemporaryDirectory(prefix="procon-") if self.on_disk else None
-        self._layers = [] if self.on_disk else [torch.empty(self.rows, dim) for dim in dims]
+        self._layers = [] if self.on_disk else [torch.empty(self.rows, dim, device=device) for dim in dims]
         if self._folder is not None:
             for index, dim in enumerate(dims):
                 with self._file(index).open("wb") as stream:
@@ -64,7 +73,7 @@ class FeatureStore:
         """Store the embedded patches [N, P, D] of every layer, of N images from number ``image`` on."""
         for layer, (values, _) in enumerate(zip(features, self.dims, strict=True)):
             rows = slice(image * self.patches, (image + len(values)) * self.patches)
-            flat = values.flatten(0, 1).cpu()
+            flat = values.flatten(0, 1).to(self._device)
             if self.on_disk:
                 self._map(layer, rows, "r+")[:] = flat.half().numpy()
             else:
@@ -149,7 +158,7 @@ def selection_points(
         chosen = features
         if store.counted is not None:
             first, last = torch.searchsorted(store.counted, torch.tensor([rows.start, rows.stop])).tolist()
-            chosen = features[store.counted[first:last] - rows.start]
+            chosen = features[(store.counted[first:last] - rows.start).to(features.device)]
         piece = chosen.to(device)
         points[done : done + len(piece)] = piece if matrix is None else piece @ matrix
         done += len(piece)
@@ -179,7 +188,7 @@ def gather_layer(store: FeatureStore, layer: int, picks: Tensor) -> LayerMemory:
     anchors = torch.empty(len(origin), store.dims[layer])
     for rows, features in store.pieces(layer):
         inside = (origin >= rows.start) & (origin < rows.stop)
-        anchors[inside] = features[origin[inside] - rows.start]
+        anchors[inside] = features[(origin[inside] - rows.start).to(features.device)].cpu()
     return LayerMemory(anchors, origin, banks)
 
 

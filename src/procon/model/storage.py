@@ -1,21 +1,24 @@
 """One safe file: tensors and JSON in the safetensors format, written atomically and checked when read."""
 
-import errno
 import hashlib
 import json
-import os
-import re
+import struct
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from procon.errors import ModelFileError
 from procon.files import atomic_path
-from procon.model.metadata import KEY, MODEL_FORMAT, PLAIN_FORMAT, read_metadata, sealed
+from procon.model.metadata import KEY, MODEL_FORMAT, PLAIN_FORMAT, check_written, read_metadata, sealed
 from procon.vision.weights import read_safetensors
+
+_TYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.float16, torch.int32, torch.float32, torch.float64, torch.int64),
+)
+_TYPE_NAMES = ("BOOL", "U8", "I8", "F16", "I32", "F32", "F64", "I64")  # larger ones come first in a file
 
 
 def write_model(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
@@ -24,12 +27,29 @@ def write_model(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]
     version = MODEL_FORMAT if metadata.get("lessons") else PLAIN_FORMAT
     document = sealed({**metadata, "format": version, "tensors_sha256": _tensors_sha256(tensors)})
     with atomic_path(path) as temporary:
-        try:
-            save_file(tensors, temporary, metadata={KEY: json.dumps(document)})
-        except SafetensorError as error:  # the number of the system's error is in its text only
-            number = re.search(r"os error (\d+)", str(error))
-            code = int(number[1]) if number else errno.EIO
-            raise OSError(code, os.strerror(code), str(path)) from error
+        with temporary.open("wb") as stream:
+            _write_safetensors(stream, tensors, {KEY: json.dumps(document)})
+        check_written(path, temporary)
+
+
+def _write_safetensors(stream: IO[bytes], tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """The bytes that ``safetensors.torch.save_file`` writes, which makes a temporary file of its own.
+
+    A kill would leave that one next to the model, under a name that nobody knows.
+    """
+    order = sorted(tensors, key=lambda name: (-_TYPES.index(tensors[name].dtype), name))
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name in order:
+        tensor = tensors[name]
+        start, end = end, end + tensor.nbytes
+        kind = _TYPE_NAMES[_TYPES.index(tensor.dtype)]
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    stream.write(struct.pack("<Q", len(text)) + text)
+    for name in order:
+        stream.write(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
 
 
 def read_model(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

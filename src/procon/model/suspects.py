@@ -157,7 +157,7 @@ class _WithoutSuspects:
         """The sums behind the levels without what image ``number`` added to them in the fit."""
         own = self._memory.own([number])
         layers = read_layers(self._features(number), self._memory, self._reader.config, hidden=own)
-        return [total - layer.sums(total.shape[2]) for total, layer in zip(self._sums, layers, strict=True)]
+        return [total - layer.sums(total.shape[2])[0] for total, layer in zip(self._sums, layers, strict=True)]
 
     def _features(self, number: int) -> list[Tensor]:
         scope = self._reader.scope(self._memory.images[number].size, self._memory.roi)

@@ -152,9 +152,10 @@ def propose(
     lesson = Lesson(name or free_name(taken), source, box, tuple(numbers), anchors)
     kept, price, reason = _price(model, editor, lesson, force)
     change = Change(utc(), "taught", (source.name,), kept.name)
-    taught = replace(model, lessons=(*model.lessons, kept), history=(*model.history, change))
+    history = (*model.history, change)
+    taught = replace(model, lessons=(*model.lessons, kept), history=history, renderings=None)
     scores = [
-        reader.good_score(reader.score_features(every, picture.size, memory, marked), scope).score
+        reader.good_scores(reader.score_features(every, picture.size, memory, marked), scope)[0].score
         for marked in (model.marked, taught.marked)
     ]
     left_out = len(lesson.patches) - len(kept.patches)
@@ -178,7 +179,8 @@ def forget_lessons(model: Model, names: Iterable[str]) -> Model:
     rest = tuple(lesson for lesson in model.lessons if lesson.name not in gone)
     images = tuple(lesson.image.name for lesson in model.lessons if lesson.name in gone)
     note = ", ".join(lesson.name for lesson in model.lessons if lesson.name in gone)
-    return replace(model, lessons=rest, history=(*model.history, Change(utc(), "forgot", images, note)))
+    history = (*model.history, Change(utc(), "forgot", images, note))
+    return replace(model, lessons=rest, history=history, renderings=None)
 
 
 def mark_region(region: RegionLike, size: tuple[int, int]) -> Bools:
@@ -314,9 +316,9 @@ def _read_training(model: Model, editor: Editor, sources: Sequence[ImageLike], l
             assert image is not None
             features, _ = reader.counted(image, memory.roi)
             layers = None if readings is None else readings[number]
-            reading = read_as_new(memory, config, stand_ins, number, features, layers)
+            reading = read_as_new(memory, config, stand_ins, [number], features, layers)
             patches = [layer[0] for layer in features]
-            nearest = [layer.distances[:, :, :, 0] for layer in reading.layers if layer.distances is not None]
+            nearest = [layer.distances[:, :, :, 0] for layer in reading.layers]
             normal = normal_distances(nearest)[0]
             earlier = torch.full_like(normal, torch.inf)
             if model.marked is not None:

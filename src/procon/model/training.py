@@ -17,7 +17,17 @@ from procon.files import is_folder
 from procon.model.training_image import TrainingImage
 from procon.progress import Progress
 from procon.vision.folders import as_list, training_images
-from procon.vision.images import WORKERS, ImageLike, ImageLikes, Picture, in_order, open_image, read_file, try_open
+from procon.vision.images import (
+    AHEAD,
+    WORKERS,
+    ImageLike,
+    ImageLikes,
+    Picture,
+    in_order,
+    open_image,
+    read_file,
+    try_open,
+)
 from procon.vision.pictures import jpeg, shrink
 
 THUMBNAIL_SIDE = 384  # pixels; evidence shows a few patches, which are then still some fifty pixels wide
@@ -39,6 +49,7 @@ def open_good(
     prepare: Callable[[Picture], Any],
     workers: int = WORKERS,
     *,
+    ahead: int = AHEAD,
     thumbnails: bool = False,
     taken: Iterable[str] = (),
 ) -> Iterator[tuple[TrainingImage, Any] | ImageError]:
@@ -56,7 +67,7 @@ def open_good(
         return picture, digest, small, prepare(picture)
 
     used = set(taken)
-    for index, opened in enumerate(in_order(open_one, items, workers)):
+    for index, opened in enumerate(in_order(open_one, items, workers, ahead)):
         if isinstance(opened, ImageError):
             yield opened
             continue

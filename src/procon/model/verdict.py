@@ -15,7 +15,7 @@ import numpy as np
 from procon.arrays import Floats
 from procon.config import Config
 from procon.errors import BatchError, ImageError
-from procon.method.regions import find_regions, peak_region
+from procon.method.heatmap import HeatMap
 from procon.prediction import GoodScale, Prediction
 from procon.progress import Progress, no_progress
 from procon.vision.folders import as_list, inspection_images, is_batch
@@ -86,9 +86,6 @@ class Scorer(Protocol):
     def measure(self, inputs: Sequence[Any], size: tuple[int, int]) -> list[Measurement]:
         """Measure prepared images that had one ``size`` (height, width); it matters with ``aspect="pad"`` only."""
 
-    def resize_map(self, input_map: Floats, size: tuple[int, int]) -> Floats:
-        """A map [h, w] at (height, width): bilinear, pixel centres aligned."""
-
 
 class Predictor(Protocol):
     """What a user predicts with: a ``procon.Detector``, or a ``procon.deploy.Runtime``."""
@@ -139,57 +136,66 @@ def predict_images(scorer: Scorer, images: ImageLikes, on_progress: Progress = n
 
 def predict_each(scorer: Scorer, images: Iterable[ImageLike]) -> Iterator[Prediction | ImageError]:
     """Predictions one by one, in order; an image that cannot be used yields its error and the rest goes on."""
-    for group in opened_groups(images, scorer.prepare, scorer.group_size, scorer.workers):
+
+    def measure(group: OpenedGroup) -> tuple[OpenedGroup, list[Measurement]]:
         pictures = [picture for picture, _ in group if isinstance(picture, Picture)]
         inputs = [pixels for _, pixels in group if pixels is not None]
-        measured = scorer.measure(inputs, pictures[0].size) if pictures else []
-        pairs = zip(pictures, measured, strict=True)
-        if len(pictures) == 1:
-            predictions = iter([make_prediction(scorer, *pair) for pair in pairs])
-        else:  # in threads
-            predictions = in_order(lambda pair: make_prediction(scorer, *pair), pairs, scorer.workers, ahead=len(group))
+        return group, scorer.measure(inputs, pictures[0].size) if pictures else []
+
+    groups = opened_groups(images, scorer.prepare, scorer.group_size, scorer.workers)
+    # Large groups are measured while the one before is judged and consumed.
+    measured_groups = map(measure, groups) if scorer.group_size == 1 else in_order(measure, groups, workers=1, ahead=1)
+    for group, measured in measured_groups:
+        left = iter(measured)
         for picture, _ in group:
-            yield picture if isinstance(picture, ImageError) else next(predictions)
+            yield picture if isinstance(picture, ImageError) else make_prediction(scorer, picture, next(left))
+
+
+OpenedGroup = list[tuple[Picture | ImageError, Any]]
+"""Images that are measured together, and what the scorer prepared of each; an error has nothing."""
 
 
 def opened_groups(
     images: Iterable[ImageLike], prepare: Callable[[Picture], Any], size: int, workers: int
-) -> Iterator[list[tuple[Picture | ImageError, Any]]]:
+) -> Iterator[OpenedGroup]:
     """Images in groups of ``size``, opened and prepared by threads, in order; an error has no input."""
 
     def open_one(image: ImageLike) -> tuple[Picture | ImageError, Any]:
         picture = try_open(image)
         return picture, None if isinstance(picture, ImageError) else prepare(picture)
 
-    opened = in_order(open_one, images, workers, ahead=max(AHEAD, size))
+    if isinstance(images, Sequence) and len(images) == 1:  # threads cost more than they save
+        yield [open_one(images[0])]
+        return
+    opened = in_order(open_one, images, workers, ahead=max(AHEAD, 2 * size if size > 1 else 0))
     while group := list(islice(opened, size)):
         yield group
 
 
 def make_prediction(scorer: Scorer, picture: Picture, measured: Measurement) -> Prediction:
     """What was measured on one picture as a prediction: heat map at its size, verdict and regions."""
-    heatmap = place_map(scorer, measured.input_map, picture.size)
+    heat = place_map(scorer.config, measured.input_map, picture.size)
     score, good = measured.score, scorer.calibration
     if good is None:
-        return Prediction(score, heatmap, None, None, None, (), picture.source, None, measured.median)
+        return Prediction(score, heat, None, None, None, (), picture.source, None, measured.median)
     anomalous, scale = score > good.threshold, GoodScale(good.typical, good.usual_peak, good.scores)
-    regions = find_regions(heatmap, good.pixel_threshold)
+    regions = heat.regions(good.pixel_threshold)
     if anomalous and not regions:
-        regions = peak_region(heatmap, good.typical)
+        regions = heat.peak_region(good.typical)
     verdict = anomalous, good.threshold, good.p_value(score)
-    return Prediction(score, heatmap, *verdict, regions, picture.source, good.pixel_threshold, measured.median, scale)
+    return Prediction(score, heat, *verdict, regions, picture.source, good.pixel_threshold, measured.median, scale)
 
 
-def place_map(scorer: Scorer, input_map: Floats, size: tuple[int, int]) -> Floats:
-    """The map of the backbone's input at the ``size`` (height, width) of the user's image.
+def place_map(config: Config, input_map: Floats, size: tuple[int, int]) -> HeatMap:
+    """The map of the backbone's input as the heat map of the user's image of ``size`` (height, width).
 
     What a centre crop cut off is 0; padding is removed.
     """
-    frame = frame_of(scorer.config, size)
+    frame = frame_of(config, size)
     (top, left), (height, width) = frame.origin, input_map.shape
     if min(top, left) < 0 or (height, width) != frame.scaled:
         canvas = np.zeros(frame.scaled, np.float32)
         visible = canvas[max(top, 0) : top + height, max(left, 0) : left + width]
         visible[:] = input_map[max(-top, 0) :, max(-left, 0) :][: visible.shape[0], : visible.shape[1]]
         input_map = canvas
-    return scorer.resize_map(input_map, size)
+    return HeatMap(input_map, size)

@@ -1,13 +1,13 @@
-"""Outlines of masks as closed lines, in numpy and Python alone."""
+"""Outlines of masks as closed lines, with numpy only."""
 
 import numpy as np
 
 from procon.arrays import Bools
 
-Point = tuple[int, int]
+Corner = tuple[int, int]
 
 
-def trace_outlines(mask: Bools) -> list[list[Point]]:
+def trace_outlines(mask: Bools) -> list[list[Corner]]:
     """Closed lines around the areas of a mask [H, W], holes included, in half pixels: (x, y) up to (2 W, 2 H).
 
     Each goes through the middles of the edges between pixels inside and outside, so that steps become slopes.
@@ -37,11 +37,11 @@ def outline_path(mask: Bools) -> str:
     return "".join(f"M{line}z" for line in lines)
 
 
-def _directed_edges(mask: Bools) -> dict[Point, list[Point]]:
+def _directed_edges(mask: Bools) -> dict[Corner, list[Corner]]:
     """From each corner (x, y) to the next ones along the edges of the mask, with the inside on the right."""
     padded = np.pad(mask, 1)
     inside = padded[1:-1, 1:-1]
-    following: dict[Point, list[Point]] = {}
+    following: dict[Corner, list[Corner]] = {}
     sides = (
         (padded[:-2, 1:-1], (0, 0), (1, 0)),  # the pixel above is outside: along the top edge to the right
         (padded[1:-1, 2:], (1, 0), (1, 1)),
@@ -55,7 +55,7 @@ def _directed_edges(mask: Bools) -> dict[Point, list[Point]]:
     return following
 
 
-def _middles(corners: list[Point]) -> list[Point]:
+def _middles(corners: list[Corner]) -> list[Corner]:
     """The middles of the edges between ``corners``, without those inside a straight line; in half pixels."""
     ends = [*corners[1:], corners[0]]
     middles = [(a[0] + b[0], a[1] + b[1]) for a, b in zip(corners, ends, strict=True)]

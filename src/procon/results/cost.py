@@ -1,4 +1,4 @@
-"""What a fit will cost, estimated before it starts."""
+"""Estimate the time, memory and disk of a fit before it starts."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Whether new images still look like the good ones a model was calibrated on: cameras and lamps age.
+"""Drift: whether new images still look like the good ones that a model was calibrated on. Cameras and lamps age.
 
 The test compares the median patch scores of images, not the image scores. A new lamp changes every patch; a defect
 changes a few, and hardly moves the median. Parts called anomalous are left out, because a defect that covers the whole
@@ -15,8 +15,8 @@ import numpy as np
 
 from procon.arrays import AnyFloats
 
-LEAST = 20  # images on either side; fewer show only shifts that anybody sees
-LEVEL = 0.01  # p-value below which a shift is no accident
+LEAST = 20  # images on either side; fewer would show only obvious shifts
+LEVEL = 0.01  # p-value below which a shift is significant
 SIZE = 0.15  # how far the probability that a new image exceeds a calibration image must be from one half
 
 

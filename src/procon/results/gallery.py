@@ -1,4 +1,4 @@
-"""One self-contained HTML page of results that loads nothing from elsewhere: it opens from a mail attachment."""
+"""One self-contained HTML page of results that loads nothing else, so it can be mailed."""
 
 import base64
 import hashlib
@@ -21,20 +21,20 @@ from procon.prediction import Prediction
 from procon.results.contours import outline_path
 from procon.results.drift import Drift
 from procon.results.score_axis import Mark, render_axis
-from procon.showing.painting import ColorScale, color_tables, outline_mask
+from procon.showing.painting import ColorScale, color_tables, data_uri, outline_mask
 from procon.vision.pictures import jpeg, shrink, shrink_map
 
 MOST_CARDS = 2000
 _PICTURE, _LEAST_PICTURE = 448, 160  # pixels; of a square picture on a page of few and of many images
 _FEW = 200  # images up to which pictures have the full size
-_LONG = 2.0  # longer side by shorter side from which an image has a row of its own
+_LONG = 2.0  # images with sides in this ratio, or a larger one, get their own row
 _HIGHEST, _STEPS = 2.5, 50  # the map of a card: levels up to this, in so many steps
 _STATIC = Path(__file__).parent / "static"
 
 
 @dataclass(frozen=True)
 class Wording:
-    """What a page of images calls them and their scores."""
+    """The words that a page uses for its images and their scores."""
 
     noun: str = "image"
     flagged: str = "anomalous"
@@ -236,8 +236,8 @@ def _card(card: Card, wording: Wording) -> str:
         f"<li class='{shape}{kind}' data-score={card.score:.9g} data-folder='{_folder(card.name)}'{link}>"
         f"<button type=button aria-label='Enlarge {name}'>"
         f"<span class=picture style='aspect-ratio:{width}/{height};--ratio:{width / height:.4f}'>"
-        f"<img class=part alt='{name}' loading=lazy decoding=async src='{_data_uri(card.part, 'jpeg')}'>"
-        f"<img class=heat alt='' loading=lazy decoding=async src='{_data_uri(card.levels, 'png')}'>"
+        f"<img class=part alt='{name}' loading=lazy decoding=async src='{data_uri(card.part)}'>"
+        f"<img class=heat alt='' loading=lazy decoding=async src='{data_uri(card.levels, 'png')}'>"
         f"<svg viewBox='0 0 {2 * path_width} {2 * path_height}' preserveAspectRatio=none aria-hidden=true>"
         f"<path d='{card.outline}' /></svg></span></button>"
         f"<p><b>{card.score:.{wording.digits}f}</b> {first}</p><p class=more>{second}</p><small>{name}</small></li>"
@@ -254,10 +254,6 @@ def _failure(failure: Failure) -> str:
 def _folder(name: str) -> str:
     """The folder of an image as an attribute holds it."""
     return html.escape(show_name(name.rpartition(os.sep)[0]))
-
-
-def _data_uri(image: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64," + base64.b64encode(image).decode()
 
 
 _AXIS_LEGEND = "<p class=legend>Below the line: the scores of the good images that the threshold comes from.</p>"

@@ -7,10 +7,11 @@ import json
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -23,11 +24,11 @@ from procon.prediction import Prediction
 from procon.results.coco import CocoFile
 from procon.results.drift import Drift, measure_drift
 from procon.results.gallery import MOST_CARDS, Card, Failure, make_card, picture_side, render_gallery
-from procon.results.remarks import remarks
+from procon.results.remarks import list_remarks
 from procon.results.score_axis import Mark
 from procon.showing.painting import color_scale, paint_prediction
 from procon.vision.folders import inspection_images
-from procon.vision.images import Picture, open_each
+from procon.vision.images import AHEAD, Picture, open_each
 from procon.vision.pictures import png, shrink
 
 _LONGEST_NAME = 255  # bytes; the limit of most file systems
@@ -63,7 +64,7 @@ class Outcome:
     rows: list[ScoredImage] = field(default_factory=list)
     finished: bool = False
     drift: Drift | None = None  # None where the model has no calibration
-    remarks: list[str] = field(default_factory=list)  # what decides, before any drift
+    remarks: list[str] = field(default_factory=list)  # on the threshold and on all images together
 
     @property
     def errors(self) -> list[ScoredImage]:
@@ -92,7 +93,7 @@ def find_images(paths: Sequence[Path]) -> list[tuple[str, Path]]:
 
 @dataclass
 class Findings:
-    """What is kept of the images scored so far: no heat maps, so there may be any number of images."""
+    """The results of the images scored so far, without heat maps, so that there may be any number of images."""
 
     rows: list[ScoredImage] = field(default_factory=list)
     cards: list[Card] = field(default_factory=list)  # of the highest scores
@@ -104,11 +105,32 @@ class Findings:
         self.regions.join(later.regions)
         self.add_cards(later.cards)
 
+    def add(self, row: ScoredImage, card: Card | None, regions: CocoFile) -> None:
+        """Append one image."""
+        self.rows.append(row)
+        self.regions.join(regions)
+        if card is not None:
+            self.add_cards([card])
+
     def add_cards(self, cards: Sequence[Card]) -> None:
         """Add cards; those that can no longer appear on the page are dropped."""
         self.cards += cards
         if len(self.cards) > 2 * MOST_CARDS:
             self.cards = sorted(self.cards, key=lambda card: -card.score)[:MOST_CARDS]
+
+
+class _Scored(NamedTuple):
+    """One image on its way from the score to the pictures."""
+
+    name: str
+    path: Path
+    result: Prediction | ImageError
+    picture: Picture | ImageError | None
+    seconds: float
+
+
+_Shown = tuple[ScoredImage, Card | None, CocoFile]
+"""What is kept of an image: its row, its card on the page, its regions."""
 
 
 def inspect(
@@ -128,13 +150,19 @@ def inspect(
     already scored are written before the interruption is raised again. ``on_file`` is called with each path written.
     """
     findings, finished = Findings(), False
-    overlays = overlay_names([name for name, _ in images])
+    overlays, told = overlay_names([name for name, _ in images]), 0
+    rows = inspect_each(detector, images, overlays, findings, out, coco is not None, picture_side(len(images)))
     try:
-        for row in inspect_each(detector, images, overlays, findings, out, coco is not None, picture_side(len(images))):
+        for row in rows:
+            told += 1
             if on_row is not None:
                 on_row(row)
         finished = True
     finally:
+        rows.close()
+        for row in findings.rows[told:]:  # their pictures were in work when the run was interrupted
+            if on_row is not None:
+                on_row(row)
         outcome = write_findings(
             detector, findings, finished, out, title=title, facts=facts, coco=coco, on_file=on_file
         )
@@ -149,39 +177,63 @@ def inspect_each(
     out: Path | None,
     coco: bool,
     side: int,
-) -> Iterator[ScoredImage]:
+) -> Generator[ScoredImage]:
     """Score ``images`` one by one, write the overlay of each below ``out``, and add the rest to ``findings``.
 
-    ``side`` is that of the pictures on the page, in pixels.
+    ``side`` is that of the pictures on the page, in pixels. Pictures are made in threads while the next images are
+    scored. When this ends early, the images whose pictures are in work are still added to ``findings``.
     """
     scale, no_map = color_scale(detector), np.zeros((0, 0), np.float32)
+    workers, ahead = detector.scorer.workers, 2 * max(AHEAD, detector.scorer.group_size)
     pictures: deque[Picture | ImageError] = deque()  # decoded, and needed again for the overlay
+    waiting: deque[Future[_Shown]] = deque()
 
     def decode() -> Iterator[Picture | ImageError]:
-        for picture in open_each(path for _, path in images):
+        for picture in open_each((path for _, path in images), workers, ahead):
             pictures.append(picture)
             yield picture
 
-    started = time.perf_counter()
-    results = detector.predict_each((path for _, path in images) if out is None else decode())
-    for (name, path), result in zip(images, results, strict=True):
-        seconds = time.perf_counter() - started
-        picture = pictures.popleft() if out is not None else None
-        if isinstance(result, ImageError):
-            row = ScoredImage(name, str(path), seconds, error=str(result))
-        else:
-            if out is not None and isinstance(picture, Picture):
-                pixels = picture.rgb8()
-                painted = Image.fromarray(paint_prediction(shrink(pixels, OVERLAY_SIDE), result, scale))
-                write_bytes(out / "overlays" / overlays[name], png(painted))
-                findings.add_cards([make_card(name, result, pixels, scale, side, f"overlays/{overlays[name]}")])
-            if coco:
-                findings.regions.add(name, result)
-            # Full-size maps of all images would fill the memory.
-            row = ScoredImage(name, str(path), seconds, replace(result, heatmap=no_map))
-        findings.rows.append(row)
-        yield row
+    def score() -> Iterator[_Scored]:
         started = time.perf_counter()
+        results = detector.predict_each((path for _, path in images) if out is None else decode())
+        for (name, path), result in zip(images, results, strict=True):
+            picture = pictures.popleft() if out is not None else None
+            yield _Scored(name, path, result, picture, time.perf_counter() - started)
+            started = time.perf_counter()
+
+    def show(scored: _Scored) -> _Shown:
+        name, path, result, picture, seconds = scored
+        card, regions = None, CocoFile()
+        if isinstance(result, ImageError):
+            return ScoredImage(name, str(path), seconds, error=str(result)), card, regions
+        if out is not None and isinstance(picture, Picture):
+            pixels = picture.rgb8()
+            painted = Image.fromarray(paint_prediction(shrink(pixels, OVERLAY_SIDE), result, scale))
+            write_bytes(out / "overlays" / overlays[name], png(painted))
+            card = make_card(name, result, pixels, scale, side, f"overlays/{overlays[name]}")
+        if coco:
+            regions.add(name, result)
+        # Full-size maps of all images would fill the memory.
+        return ScoredImage(name, str(path), seconds, replace(result, heat=no_map)), card, regions
+
+    def add_oldest() -> ScoredImage:
+        row, card, regions = waiting[0].result()
+        waiting.popleft()
+        findings.add(row, card, regions)
+        return row
+
+    most = 2 * workers if out is not None or coco else 0
+    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="procon-pictures") as pool:
+        try:
+            for scored in score():
+                waiting.append(pool.submit(show, scored))
+                if len(waiting) > most:
+                    yield add_oldest()
+            while waiting:
+                yield add_oldest()
+        finally:
+            while waiting:
+                add_oldest()
 
 
 def write_findings(
@@ -195,9 +247,9 @@ def write_findings(
     coco: Path | None,
     on_file: OnFile = lambda path: None,
 ) -> Outcome:
-    """Write the files of :func:`inspect` that cover all images: as many as can be, then the first error is raised."""
+    """Write the files of :func:`inspect` that cover all images; if some fail, the first error is raised at the end."""
     scored = [row.prediction for row in findings.rows if row.prediction is not None]
-    notes = remarks(detector.calibration, detector.describe(), scored)
+    notes = list_remarks(detector.calibration, detector.describe(), scored)
     outcome = Outcome(findings.rows, finished, find_drift(detector, findings.rows), notes)
     files: dict[Path, str] = {}
     if coco is not None and findings.regions.images:
@@ -251,7 +303,7 @@ def overlay_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def _tables(detector: Predictor, outcome: Outcome) -> dict[str, str]:
-    """All rows, and the run in one line so that runs can be compared in one table: each as CSV and as JSON."""
+    """The rows, and a summary of the run in one line, so that runs can be compared; both as CSV and as JSON."""
     calibration, drift = detector.calibration, outcome.drift  # that of an exported model has fewer fields
     lines = [row.to_dict() for row in outcome.rows]
     summary = {

@@ -1,4 +1,4 @@
-"""The HTML page of a lesson that is not accepted yet: the marked defect, and the good images that it would flag."""
+"""The HTML page of a lesson that is not yet accepted: the marked defect, and the good images that it would flag."""
 
 from pathlib import Path
 

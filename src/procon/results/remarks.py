@@ -1,16 +1,18 @@
-"""What a person should know before reading the verdicts of a run: what the threshold rests on, and what is unusual."""
+"""Remarks on a run for whoever reads its verdicts: what the threshold rests on, and what is unusual."""
 
 from collections.abc import Sequence
 
 from procon.model.verdict import CalibrationLike
 from procon.prediction import Prediction
 
-LEAST_IMAGES = 5  # images; fewer show nothing about a run
+LEAST_IMAGES = 5  # images; fewer say nothing about a run
 FAR = 0.1  # p-value at or below which an image scores like few good ones
 MANY = 0.3  # share of images that far from normal, where one in ten is expected
 
 
-def remarks(calibration: CalibrationLike | None, facts: Sequence[str], predictions: Sequence[Prediction]) -> list[str]:
+def list_remarks(
+    calibration: CalibrationLike | None, facts: Sequence[str], predictions: Sequence[Prediction]
+) -> list[str]:
     """Sentences about the threshold and about all images together, the most important first.
 
     ``facts`` are those of ``describe`` of the model, which names odd training images.

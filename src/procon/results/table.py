@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from procon.errors import ImageError, MissingExtraError
-from procon.names import show_name
 from procon.prediction import Prediction
 
 COLUMNS = (
@@ -30,11 +29,5 @@ def to_pandas(predictions: Prediction | Iterable[Prediction | ImageError | None]
 def _row(result: Prediction | ImageError | None) -> dict[str, Any]:
     if not isinstance(result, Prediction):
         return {"error": "could not be used" if result is None else str(result)}
-    row: dict[str, Any] = {name: getattr(result, name) for name in COLUMNS[1:7]}
     largest = max(result.regions, key=lambda region: region.area, default=None)
-    return {
-        **row,
-        "source": result.source and show_name(result.source),
-        "regions": len(result.regions),
-        "largest_region": None if largest is None else largest.box,
-    }
+    return {**result.to_dict(), "regions": len(result.regions), "largest_region": largest and largest.box}

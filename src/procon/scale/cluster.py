@@ -22,7 +22,7 @@ import torch
 from procon.errors import ConfigError, MissingExtraError, ProconError
 from procon.progress import Progress
 
-ATTEMPTS = 4  # starts of a unit before the death of its workers is taken to be the unit's fault
+ATTEMPTS = 4  # starts of a unit; if its worker dies each time, the unit is given up
 LOCAL = "local"
 _POLL = 0.3  # seconds between two looks at the progress of the workers
 _REPORT_EVERY = 0.2  # seconds between two reports of one worker on the same stage
@@ -42,7 +42,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class UnitResult:
-    """The value of a unit, or why there is none: an error the user can fix, or a worker that died each time."""
+    """The value of a unit, or its error: one the user can fix, or that its worker died in every attempt."""
 
     unit: Unit
     value: Any = None
@@ -67,7 +67,7 @@ class ThisProcess:
         return value
 
     def check_shared(self, folder: Path, *needed: Path) -> None:
-        """Nothing to check: one process sees the same files as the command."""
+        """Do nothing: this process sees the same files as the command."""
 
 
 class Cluster:

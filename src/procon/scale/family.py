@@ -1,4 +1,4 @@
-"""One model over more patches than the memory of one machine holds: the images are split into shards, a unit each.
+"""Fit one model on more patches than fit into RAM: the images are split into shards, a unit each.
 
 A shard's patches exist only while its unit runs. The unit returns the centres it picked. In the second round, each
 shard gets the memory made of all centres and scores its images against it for the threshold.
@@ -28,6 +28,7 @@ from procon.model.training_image import TrainingImage
 from procon.progress import Progress
 from procon.scale.cluster import Unit, WorkerProgress, Workers, collect_values, split_items
 from procon.scale.sharded import pick_centers
+from procon.vision.shape import resolve_shape
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How well the worst bank of a layer covers all patches: distances where anchors are selected."""
+    """How well the worst bank of a layer covers all patches: distances in the space where anchors are selected."""
 
     shards: float  # largest distance of a patch from the centres of its shard
     centers: float  # largest distance of a shard's centre from the bank
@@ -75,6 +76,7 @@ def fit_family(
     if not 1 <= shards <= len(images):
         raise ConfigError(f"shards must be from 1 to the number of images {len(images)}, got {shards}")
     refuse(config, "shards")
+    config = resolve_shape(config, images)
     patches = config.grid[0] * config.grid[1]
     size = coreset_size(len(images) * patches, config.coreset_ratio, config.num_neighbors, config.max_anchors)
     groups = split_items(images, -(-len(images) // shards))

@@ -1,7 +1,7 @@
 """Score a folder of any size with many workers: a unit is a shard of its images.
 
-Workers write the overlays. Rows, regions and the pictures of the page come back and are combined in the order of the
-images, so every file equals the one of a single machine, except for the seconds that an image took.
+Workers write the overlays. They return rows, regions and the pictures of the page, which are combined in the order of
+the images. So every file equals that of a single machine, except for the seconds per image.
 """
 
 from collections.abc import Callable, Sequence

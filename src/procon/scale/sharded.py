@@ -1,4 +1,4 @@
-"""k-center of k-centers: a coreset of more points than one machine holds, and the quality that this costs.
+"""k-center of k-centers: a coreset of more points than one machine holds, and the loss of quality.
 
 In every shard, ``size`` centres are picked greedily; the same greedy loop then picks ``size`` of the centres of all
 shards. Let R be the best radius that any ``size`` points can have. Greedy picks of a set leave no point of it farther

@@ -1,4 +1,4 @@
-"""Responses made from models, predictions and rows of the store."""
+"""Make responses from models, predictions and rows of the store."""
 
 import base64
 import io
@@ -6,26 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from procon.detector import Detector
+from procon.arrays import Box
+from procon.config import Config
 from procon.errors import ImageError
 from procon.names import show_name
-from procon.prediction import Explanation, NormalPatch, Prediction
+from procon.prediction import Explanation, Prediction
 from procon.results.inspection import OVERLAY_SIDE
 from procon.server import schemas
 from procon.server.models import Entry, ServedModel
 from procon.server.service import InspectedPart, Service
 from procon.server.store import StoreRow
 from procon.server.thresholds import threshold_answer
-from procon.showing.painting import color_scale, paint_prediction
-from procon.vision.framing import patch_size
+from procon.showing.crops import crop_patch
+from procon.showing.painting import color_scale, data_uri, paint_prediction
 from procon.vision.images import Picture
 from procon.vision.pictures import jpeg, shrink, shrink_map
 
-_AROUND = 2.0  # patches shown on each side of an explained patch
-_SIDE = 168  # pixels of such a picture
+_SIDE = 168  # pixels of the picture of a patch
 
 
 def prediction_answer(part: InspectedPart, map_side: int, seconds: float) -> schemas.PredictionAnswer:
@@ -46,8 +45,12 @@ def prediction_answer(part: InspectedPart, map_side: int, seconds: float) -> sch
 
 def verdict_answer(row: StoreRow) -> schemas.VerdictAnswer:
     """A part that was scored earlier."""
-    relative_score = row["score"] / row["threshold"] if row["threshold"] else None
-    return schemas.VerdictAnswer(**row, relative_score=relative_score)
+    return schemas.VerdictAnswer(**row, relative_score=relative_score(row))
+
+
+def relative_score(row: StoreRow) -> float | None:
+    """The score of an earlier part over its threshold; None without a threshold above 0."""
+    return row["score"] / row["threshold"] if row["threshold"] else None
 
 
 def model_answers(service: Service) -> list[schemas.ModelAnswer]:
@@ -111,14 +114,18 @@ def map_npy(part: InspectedPart) -> bytes:
 
 def explanation_answer(model: ServedModel, picture: Picture, explanation: Explanation) -> schemas.ExplanationAnswer:
     """An explanation with pictures of its patches, without paths of this machine."""
-    crop, inner = _crop_around(picture.rgb8(), picture.size, explanation.box, patch_size(model.config, picture.size))
+    crop, inner = _show_patch(model.config, picture, picture.size, explanation.box)
     patches = []
     for normal in explanation.normal_patches():
-        crops = _crop_normal(model.detector, normal)
+        image = model.detector.model.memory.images[normal.number]
+        opened = model.detector.sources.picture(image)
+        shown: dict[str, Any] = dict.fromkeys(("picture", "inner"))
+        if isinstance(opened, ImageError):
+            shown["missing"] = "the training image can no longer be read"
+        else:
+            shown["picture"], shown["inner"] = _show_patch(model.config, opened, image.size, normal.box)
         facts = {**vars(normal), "image": show_name(Path(normal.image).name)}
-        missing = None if crops else "the training image can no longer be read"
-        normal_crop, normal_inner = crops or (None, None)
-        patches.append(schemas.NormalPatchAnswer(**facts, picture=normal_crop, inner=normal_inner, missing=missing))
+        patches.append(schemas.NormalPatchAnswer(**facts, **shown))
     return schemas.ExplanationAnswer(
         **{**vars(explanation), "layers": [vars(layer) for layer in explanation.layers]},
         model=model.name,
@@ -130,38 +137,10 @@ def explanation_answer(model: ServedModel, picture: Picture, explanation: Explan
     )
 
 
-def _crop_around(
-    pixels: NDArray[np.uint8], size: tuple[int, int], box: schemas.PixelBox, patch: tuple[float, float]
-) -> tuple[str, schemas.BoxShares]:
-    """A patch of an image of ``size`` (height, width) with its surroundings, as a data: URL, and its place in it.
+def _show_patch(config: Config, picture: Picture, size: tuple[int, int], box: Box) -> tuple[str, schemas.BoxShares]:
+    """A patch with its surroundings, as a data: URL, and its place in that picture.
 
-    ``pixels`` may be a smaller copy of the image; ``patch`` is the (width, height) of a patch in the image.
+    ``picture`` shows an image of ``size`` (height, width) and may be smaller.
     """
-    left, right = _span(box[0], box[2], patch[0], size[1])
-    top, bottom = _span(box[1], box[3], patch[1], size[0])
-    width, height = right - left, bottom - top
-    x_scale, y_scale = pixels.shape[1] / size[1], pixels.shape[0] / size[0]
-    zoom = _SIDE / max(width, height)
-    shape = max(1, round(width * zoom)), max(1, round(height * zoom))
-    ends = min(right * x_scale, pixels.shape[1]), min(bottom * y_scale, pixels.shape[0])
-    window = (left * x_scale, top * y_scale, *ends)
-    crop = Image.fromarray(pixels).resize(shape, Image.Resampling.BICUBIC, box=window)
-    inner = (box[0] - left) / width, (box[1] - top) / height, (box[2] - left) / width, (box[3] - top) / height
-    return "data:image/jpeg;base64," + base64.b64encode(jpeg(np.asarray(crop), 85)).decode(), inner
-
-
-def _crop_normal(detector: Detector, patch: NormalPatch) -> tuple[str, schemas.BoxShares] | None:
-    """The same for a patch of a training image, or None if that can no longer be read."""
-    assert detector.memory is not None
-    image = detector.memory.images[patch.number]
-    picture, size = detector.sources.picture(image), image.size
-    if isinstance(picture, ImageError):
-        return None
-    return _crop_around(picture.rgb8(), size, patch.box, patch_size(detector.config, size))
-
-
-def _span(start: int, end: int, side: float, length: int) -> tuple[float, float]:
-    """``_AROUND`` patches on both sides, moved into the image."""
-    span = min(side * (2 * _AROUND + 1), length)
-    begin = min(max((start + end - span) / 2, 0), length - span)
-    return begin, begin + span
+    crop = crop_patch(config, picture.rgb8(), size, box, _SIDE)
+    return data_uri(jpeg(np.asarray(crop.picture), 85)), crop.place(box)

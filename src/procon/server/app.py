@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 
 import procon
 from procon.errors import OutputError, ProconError
-from procon.server import routes_jobs, routes_models, routes_review
+from procon.server import routes_files, routes_jobs, routes_models, routes_review
 from procon.server.connections import Connection, WaitingAnswers
 from procon.server.disk import describe_storage_error, is_disk_full
 from procon.server.openapi import PROBLEMS, content
@@ -32,9 +32,9 @@ from procon.server.service import Service
 from procon.server.settings import Settings
 
 _STATIC = Path(__file__).parent / "static"
-_DISCONNECTED = 499  # nobody receives it; it is only counted
+_DISCONNECTED = 499  # no client receives it; it is only counted
 _GRACEFUL_SECONDS = 60  # in which requests in progress may finish when the server stops
-_OTHER_FILES = 512  # open besides connections
+_OTHER_FILES = 512  # open in addition to connections
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.service = service
     app.add_middleware(Guard, token=settings.token, limits=settings.limits, count=service.metrics.count_answer)
-    for module in (routes_jobs, routes_review, routes_models):
+    for module in (routes_jobs, routes_review, routes_files, routes_models):
         app.include_router(module.router(service))
     _add_probes(app, service)
     _add_handlers(app, service)
@@ -85,7 +85,7 @@ def _add_probes(app: FastAPI, service: Service) -> None:
 
     @app.get("/readyz", tags=["probes"], responses={503: {"model": Status}})
     def readyz() -> Response:
-        """Whether requests are served, and what does not work meanwhile, such as a full disk or a missing model."""
+        """Whether requests are served, and current problems, such as a full disk or a missing model."""
         word = "stopping" if service.stopping else "ready" if service.models.ready else "loading models"
         return JSONResponse({"status": word, "problems": service.problems}, 200 if word == "ready" else 503)
 
@@ -146,7 +146,7 @@ def _methods(app: FastAPI, path: str) -> list[str]:
 
 
 class Server(uvicorn.Server):
-    """uvicorn that ends with exit code 0 on a signal, and with an error when a part of the service has ended."""
+    """uvicorn that exits with code 0 on a signal, and with an error when a thread or task of the service has ended."""
 
     def __init__(self, settings: Settings, announce: Callable[[str], None]) -> None:
         app = create_app(settings)
@@ -179,7 +179,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Stop in good order on the first signal, at once on a second Ctrl-C.
+        """Finish the requests in progress on the first signal; stop at once on a second Ctrl-C.
 
         The signal is not passed on to uvicorn, which would raise it again after the shutdown: the process would end by
         the signal and not with exit code 0.

@@ -1,4 +1,4 @@
-"""HTTP connections that are closed when their clients send headers, or read answers, too slowly."""
+"""HTTP connections that are closed if the client sends headers, or reads answers, too slowly."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ _GRACE_SECONDS = 10.0  # before the least rate of a reader counts
 
 @dataclass
 class WaitingAnswers:
-    """Answers that wait in memory for their readers, of all connections."""
+    """The size of the answers of all connections that wait in memory for their readers."""
 
     total: int = 0  # bytes
 
@@ -43,7 +43,7 @@ class Connection(HttpToolsProtocol):
         return self.transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Watch the new connection; where there are too many, the one that waits longest for its headers is closed."""
+        """Watch the new connection; if there are too many, close the one that has waited longest for its headers."""
         super().connection_made(transport)
         self.head_since = time.monotonic()
         self._timer = self.loop.call_later(_CHECK_SECONDS, self._check)
@@ -74,7 +74,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def resume_writing(self) -> None:
-        """The reader has taken nearly all that waited: its time begins again."""
+        """The reader has taken nearly everything that waited: its time begins again."""
         self._unread_since, self._unread_bytes = None, 0
         super().resume_writing()
 

@@ -21,7 +21,7 @@ def write_durable(path: Path, data: bytes) -> None:
 
 
 def write_quick(path: Path, data: bytes) -> None:
-    """Write a file atomically; a power failure may still lose it. Nothing is left of a write that fails."""
+    """Write a file atomically; a power failure may still lose it. A write that fails leaves no file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{threading.get_ident()}.partial")
     try:

@@ -1,4 +1,4 @@
-"""The stages of a prediction, apart: what needs the device, and what other threads can do before and after it."""
+"""The stages of a prediction: what needs the device, and what other threads can do before and after it."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -15,7 +15,7 @@ _RECORDED = (1, 2, 4, 8, 16)  # group sizes recorded as CUDA graphs; a recording
 
 
 class PreparedImage(NamedTuple):
-    """An image as the backbone takes it."""
+    """The input of the backbone for an image."""
 
     pixels: Any  # [3, H, W]
     size: tuple[int, int]  # (height, width) of the original image
@@ -32,9 +32,9 @@ class Engine:
         return PreparedImage(self._scorer.prepare(picture), picture.size)
 
     def score(self, inputs: Sequence[PreparedImage]) -> list[Measurement]:
-        """Measure ``inputs``, together where the scorer takes groups, else one by one; only the device thread does.
+        """Measure ``inputs``: together if the scorer takes groups, else one by one. Call it on the device thread only.
 
-        Results are on the CPU, so that no other thread uses the GPU: that could break a recording.
+        Results are on the CPU, because another thread that uses the GPU could break a recording.
         """
         remaining, measured = iter(inputs), list[Measurement]()
         while group := list(islice(remaining, len(inputs) if self._scorer.group_size > 1 else 1)):
@@ -46,7 +46,7 @@ class Engine:
         return make_prediction(self._scorer, picture, measured)
 
     def warm_up(self, counts: Sequence[int]) -> list[None]:
-        """Score groups of so many empty images: kernels compile, and small groups are recorded."""
+        """Score groups of so many empty images, so that kernels compile and small groups are recorded."""
         height, width = self._scorer.config.input_size
         for count in counts:
             if isinstance(self._scorer, ModelScorer) and count in _RECORDED:

@@ -1,4 +1,4 @@
-"""Bodies of requests while they arrive: limited in size, time, rate and number, so that slow clients harm nobody."""
+"""Request bodies while they arrive: limits on size, time, rate and number, so that slow clients block no others."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,12 @@ from procon.server.request_errors import RequestError
 from procon.server.settings import MIB, Limits
 
 _GRACE_SECONDS = 5.0  # before the least rate counts
-_SETTLED_SECONDS = 1.0  # a younger body never gives way to another: its rate is not known yet
+_SETTLED_SECONDS = 1.0  # a younger body is never refused for another: its rate is not known yet
 _DRAIN = 64 * MIB  # received and dropped, so that a client that is still sending gets to the response
 
 
 class Intake:
-    """All bodies that are arriving. Where there are too many, the slowest gives way. Used on the event loop only."""
+    """All bodies that are arriving; if there are too many, the slowest is refused. For use on the event loop only."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -56,7 +56,7 @@ class Body:
             self._timer.reschedule(asyncio.get_running_loop().time())
 
     async def __call__(self) -> Message:
-        """The next part of the body; after the end, the news that the client has disconnected."""
+        """The next part of the body; after its end, the message that the client has disconnected."""
         if self.ended:
             return await self._receive()
         if not self.received:

@@ -1,4 +1,4 @@
-"""Fits and lessons: one at a time, each in a process of its own, resumed after a restart."""
+"""The queue of fits and of feedback to learn: one job at a time, each in its own process, resumed after a restart."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from procon.files import find_partial_files
 from procon.server.disk import install
-from procon.server.lessons import Lessons, OnLearned
+from procon.server.learning import Learning, OnLearned
 from procon.server.models import Models
 from procon.server.process import JobError, JobProcess, JobProgress
 from procon.server.request_errors import Redactor, RequestError
@@ -39,7 +40,7 @@ class Jobs:
     ) -> None:
         self._settings, self._store, self._models = settings, store, models
         self._redact, self._on_change, self._on_crash = redact, on_change, on_crash
-        self.lessons = Lessons(settings, store, models, on_learned)
+        self.learning = Learning(settings, store, models, on_learned)
         self._work = settings.state_folder / "jobs"
         self._training = settings.state_folder / "training"
         self._wake = asyncio.Event()
@@ -70,7 +71,7 @@ class Jobs:
         self._notify()
         return number
 
-    def queue_lesson(self, model: str) -> None:
+    def queue_learning(self, model: str) -> None:
         """Queue a job that applies all waiting feedback of a model."""
         queued = self._store.jobs(states=("queued",))
         if not any(job["kind"] == "learn" and job["model"] == model for job in queued):
@@ -78,7 +79,7 @@ class Jobs:
         self._notify()
 
     def check_free(self, model: str, replace: bool) -> None:
-        """Refuse a fit whose name is taken, or one job too many."""
+        """Refuse a fit if its name is taken or if too many jobs are waiting."""
         if self._models.is_exported(model):
             raise RequestError(409, f"there is an exported model called {model}; choose another name")
         if self._models.path(model).exists() and not replace:
@@ -104,7 +105,7 @@ class Jobs:
         self._notify()
 
     def progress(self, number: int) -> JobProgress:
-        """How far a job is."""
+        """The progress of a job."""
         return self._process.progress if self._running == number else JobProgress()
 
     def _notify(self) -> None:
@@ -116,7 +117,7 @@ class Jobs:
     # ------------------------------------------------------------------------------------------------------ running
 
     def start(self) -> None:
-        """Resume what an earlier server left, and start the loop."""
+        """Resume the jobs of an earlier server, and start the loop."""
         self._sweep()  # only now: later, images may be arriving for a job that does not exist yet
         self._event_loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._loop())
@@ -134,12 +135,12 @@ class Jobs:
                 await self._task
 
     def _recover(self) -> None:
-        """Resume what was running, and queue the feedback that waits."""
+        """Resume the jobs that were running, and queue the feedback that waits."""
         self._work.mkdir(parents=True, exist_ok=True)
         for job in self._store.jobs(limit=1000, states=("running", "finishing")):
             self._resume(job)
-        for model in self.lessons.waiting():
-            self.queue_lesson(model)
+        for model in self.learning.waiting():
+            self.queue_learning(model)
 
     def _resume(self, job: StoreRow) -> None:
         number, result = job["id"], self._result(job["id"])
@@ -156,14 +157,15 @@ class Jobs:
             self._store.move_job(number, "queued")
 
     def _sweep(self) -> None:
-        """Remove the images of uploads that never became a job, and drafts of models."""
+        """Remove the images of uploads that never became a job, and what a killed server was writing."""
         jobs = [job for job in self._store.jobs(limit=100_000) if job["state"] not in ("failed", "cancelled")]
         used = {job["settings"].get("folder") for job in jobs}
         for folder in self._training.glob("*/fit-*"):
             if str(folder.relative_to(self._training)) not in used:
                 shutil.rmtree(folder, ignore_errors=True)
-        for draft in self._models.folder.glob(".*.partial"):
-            draft.unlink(missing_ok=True)
+        for folder in (self._models.folder, self._settings.state_folder):
+            for partial_file in find_partial_files(folder):
+                partial_file.unlink(missing_ok=True)
 
     def _result(self, number: int) -> Path:
         return self._work / f"{number}.procon"
@@ -174,7 +176,7 @@ class Jobs:
             shutil.rmtree(self._training / folder, ignore_errors=True)
 
     async def _loop(self) -> None:
-        """Work, and begin again after an error of the store or of the disk."""
+        """Run the jobs; after an error of the store or of the disk, start again."""
         seconds = _RETRY_SECONDS
         while True:
             try:
@@ -200,7 +202,7 @@ class Jobs:
         self._running = job["id"]
         self._on_change()
         try:
-            await (self._run_fit(job) if job["kind"] == "fit" else self._run_lesson(job))
+            await (self._run_fit(job) if job["kind"] == "fit" else self._run_learning(job))
         except JobError as error:
             self._fail(job, str(error))
         except Exception:
@@ -215,7 +217,7 @@ class Jobs:
         if self._store.move_job(job["id"], "failed", reason):  # not if it was cancelled
             _log.warning("job %s (%s %s) failed: %s", job["id"], job["kind"], job["model"], reason)
             if job["kind"] == "learn":
-                self.lessons.fail(job["model"], reason)
+                self.learning.fail(job["model"], reason)
         self._discard(job)
 
     async def _run_fit(self, job: StoreRow) -> None:
@@ -245,10 +247,10 @@ class Jobs:
 
         await asyncio.to_thread(finish)
 
-    async def _run_lesson(self, job: StoreRow) -> None:
+    async def _run_learning(self, job: StoreRow) -> None:
         number, model, result = job["id"], job["model"], self._result(job["id"])
         run = partial(self._run_process, number)
-        finished = await self.lessons.teach(model, self.training_folder(model), result, run)
+        finished = await self.learning.apply(model, self.training_folder(model), result, run)
         if not finished:
             result.unlink(missing_ok=True)
         self._store.move_job(number, "done" if finished else "queued")

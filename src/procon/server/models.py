@@ -1,4 +1,4 @@
-"""The models of a folder: loaded, reloaded when their files change, and replaced without interrupting requests."""
+"""The models of a folder: loaded, reloaded when their files change, without interrupting requests."""
 
 import contextlib
 import copy
@@ -20,7 +20,7 @@ from procon.detector import Detector
 from procon.errors import ProconError
 from procon.files import Stamp, find_stamp, read_stamp
 from procon.model.calibration import Calibration
-from procon.model.document import calibration_of
+from procon.model.document import calibration_of, renderings_of
 from procon.model.history import Change
 from procon.model.metadata import read_metadata
 from procon.server.engine import Engine
@@ -109,6 +109,14 @@ class Models:
         """Whether a folder of that name holds an exported model."""
         return is_exported(self.folder / name)
 
+    def location(self, name: str) -> Path:
+        """The file of a model, or the folder of an exported one; refused if there is neither."""
+        if re.fullmatch(NAME_PATTERN, name):
+            for path in (self.path(name), self.folder / name):
+                if path.is_file() or (path.is_dir() and is_exported(path)):
+                    return path
+        raise RequestError(404, f"no such model: {name}")
+
     def editing(self, name: str) -> threading.Lock:
         """The lock to hold while the file of a model is replaced."""
         return self._edits.setdefault(name, threading.Lock())
@@ -129,7 +137,7 @@ class Models:
         ]
 
     def get(self, name: str) -> ServedModel:
-        """The current model, or a refusal."""
+        """The current model; refused if there is none."""
         entry = self._entries.get(name)
         if entry is not None and entry.model is not None:
             return entry.model
@@ -248,8 +256,9 @@ def _serve_runtime(name: str, stamp: Stamp, runtime: Runtime) -> ServedModel:
 
 
 def _with_threshold(detector: Detector, metadata: dict[str, Any]) -> Detector:
-    """A detector with the same memory and the threshold and history of ``metadata``; no tensor is loaded."""
+    """A detector with the same memory and the threshold, history and limits of ``metadata``; no tensor is loaded."""
     changed = copy.copy(detector)
     history = tuple(Change.from_dict(entry) for entry in metadata["history"])
-    changed.model = replace(detector.model, history=history).calibrated(calibration_of(metadata))
+    edited = replace(detector.model, history=history, renderings=renderings_of(metadata))
+    changed.model = edited.calibrated(calibration_of(metadata))
     return changed

@@ -1,4 +1,4 @@
-"""Verdicts and images of scored parts, kept for review while the disk has space for them."""
+"""Store verdicts and images of scored parts for review, while the disk has space."""
 
 import logging
 import sqlite3
@@ -22,7 +22,7 @@ _PROBE_BYTES = 256 * 1024  # that must fit on a disk that was full before it cou
 
 
 class KeptParts:
-    """The parts that were kept; ``error`` says why none can be kept at the moment."""
+    """The stored parts; ``error`` says why none can be stored at the moment."""
 
     def __init__(
         self, folder: Path, store: Store, limits: Limits, redact: Redactor, on_change: Callable[[], None]
@@ -94,6 +94,11 @@ class KeptParts:
         except OSError:
             pass
         raise RequestError(410, "the image of this part is no longer stored")
+
+    def drop_model(self, model: str) -> None:
+        """Delete the verdicts and feedback of a model, and the images that only they needed."""
+        for unused in self._store.drop_model(model):
+            self._file(*unused).unlink(missing_ok=True)
 
     def check_storage(self) -> None:
         """Find out whether a disk that was full has space again."""

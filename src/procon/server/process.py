@@ -1,4 +1,4 @@
-"""A task in a process of its own, which ends with the server."""
+"""Run a task in a separate process, which ends with the server."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class JobProgress(NamedTuple):
-    """How far a job is."""
+    """The progress of a job."""
 
     stage: str | None = None
     done: int = 0

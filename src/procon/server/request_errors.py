@@ -12,14 +12,14 @@ _T = TypeVar("_T")
 
 
 class RequestError(HTTPException):
-    """A request that cannot be served: the status, and a sentence for the person who sent it."""
+    """A request that cannot be served: the status, and a message for the person who sent it."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, message, dict(headers) if headers else None)
 
 
-def check_found(value: _T | None, what: str) -> _T:
-    """``value``, or the refusal of a request for something that does not exist."""
+def require_existing(value: _T | None, what: str) -> _T:
+    """``value``; if it is None, refuse the request for something that does not exist."""
     if value is None:
         raise RequestError(404, f"no such {what}")
     return value

@@ -7,19 +7,22 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.datastructures import FormData
 from starlette.responses import StreamingResponse
 
+from procon.config import LOWEST_RATE
 from procon.errors import ConfigError
 from procon.server.answers import job_answer, model_answers
 from procon.server.openapi import FILES, PROBLEMS, RowNumber, content, form_body
-from procon.server.request_errors import RequestError, check_found
-from procon.server.schemas import JobAnswer, JobsAnswer
+from procon.server.request_errors import RequestError, require_existing
+from procon.server.schemas import JobAnswer, JobsAnswer, PromiseAnswer
 from procon.server.service import Service
 from procon.server.settings import NAME_PATTERN, NAME_RULE
 from procon.server.store import LIVE
+from procon.server.thresholds import describe_fit
 from procon.server.uploads import form_of, is_form, store_images
 
 _POLL_SECONDS = 0.1  # how often a stream checks for changes
@@ -40,7 +43,7 @@ def router(service: Service) -> APIRouter:
     routes = APIRouter(prefix="/v1", tags=["jobs"], responses=PROBLEMS)
 
     def find_job(number: int) -> JobAnswer:
-        return job_answer(service, check_found(service.store.job(number), "job"))
+        return job_answer(service, require_existing(service.store.job(number), "job"))
 
     @routes.post("/models", status_code=202, openapi_extra=_FIT_BODY, tags=["models"])
     async def fit(request: Request) -> JobAnswer:
@@ -51,6 +54,15 @@ def router(service: Service) -> APIRouter:
             raise RequestError(415, "the body must be multipart/form-data with a name and images")
         async with form_of(request, service.settings.limits.fit_images) as fields:
             return find_job(await _queue_fit(service, fields))
+
+    @routes.get("/promise", tags=["models"])
+    def promise(
+        images: Annotated[int, Query(ge=1, le=10**6, description="Good images.")],
+        false_alarm_rate: Annotated[float, Query(ge=LOWEST_RATE, lt=1)],
+    ) -> PromiseAnswer:
+        """What the threshold of a fit on so many good images will promise."""
+        rule = service.settings.fit.threshold_rule
+        return PromiseAnswer(sentences=describe_fit(images, false_alarm_rate, rule))
 
     @routes.get("/jobs")
     def jobs() -> JobsAnswer:
@@ -65,7 +77,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/jobs/{number}/cancel")
     async def cancel(number: RowNumber) -> JobAnswer:
         """Cancel a fit and delete its images."""
-        await service.jobs.cancel(check_found(service.store.job(number), "job"))
+        await service.jobs.cancel(require_existing(service.store.job(number), "job"))
         return find_job(number)
 
     @routes.get("/jobs/{number}/events", response_class=StreamingResponse, responses=_EVENTS)

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from procon.errors import ConfigError
 from procon.model.document import read_calibration
 from procon.server import answers, schemas
-from procon.server.lessons import write_threshold
+from procon.server.learning import write_threshold
 from procon.server.openapi import FILE, FILES, PROBLEMS, ModelName, content, form_body, pixel_pattern
-from procon.server.request_errors import RequestError, check_found
+from procon.server.request_errors import RequestError, require_existing
 from procon.server.service import InspectedPart, Service
 from procon.server.thresholds import good_images_answer, good_picture
 from procon.server.uploads import check_image, form_of, is_form, receive_image, store_images
@@ -34,7 +34,7 @@ def router(service: Service) -> APIRouter:
     @routes.get("/{name}")
     def model(name: ModelName) -> schemas.ModelAnswer:
         """One model."""
-        return answers.model_answer(service, name, check_found(service.models.entries.get(name), "model"))
+        return answers.model_answer(service, name, require_existing(service.models.entries.get(name), "model"))
 
     @routes.post("/{name}/predict", response_model=schemas.PredictionAnswer, openapi_extra=_IMAGE, responses=_PICTURES)
     async def predict(
@@ -117,7 +117,7 @@ def router(service: Service) -> APIRouter:
         """Add good images to the memory. They are on disk before the response, and learned in the background."""
         _ = service.models.get(name).detector
         feedback = await _accept_images(service, request, name)
-        await asyncio.to_thread(service.jobs.queue_lesson, name)
+        await asyncio.to_thread(service.jobs.queue_learning, name)
         rows = [service.store.feedback(number) for number in feedback]
         return schemas.PartialFitAnswer(feedback=[schemas.FeedbackAnswer(**row) for row in rows if row])
 

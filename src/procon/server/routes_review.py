@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Response
 
 from procon.server.answers import verdict_answer
 from procon.server.openapi import PROBLEMS, ModelName, RowNumber, content
-from procon.server.request_errors import RequestError, check_found
+from procon.server.request_errors import RequestError, require_existing
 from procon.server.schemas import FeedbackAnswer, NewFeedback, VerdictAnswer, VerdictsAnswer
 from procon.server.service import Service
 from procon.server.store import StoreRow
@@ -21,10 +21,10 @@ def router(service: Service) -> APIRouter:
     store = service.store
 
     def find_verdict(number: int) -> StoreRow:
-        return check_found(store.verdict(number), "verdict")
+        return require_existing(store.verdict(number), "verdict")
 
     def find_feedback(number: int) -> StoreRow:
-        return check_found(store.feedback(number), "feedback")
+        return require_existing(store.feedback(number), "feedback")
 
     @routes.get("/models/{name}/verdicts")
     def verdicts(
@@ -47,7 +47,7 @@ def router(service: Service) -> APIRouter:
     @routes.get("/verdicts/{number}/thumbnail", response_class=Response, responses=content("image/jpeg"))
     def thumbnail(number: RowNumber) -> Response:
         """The part, small."""
-        return Response(check_found(store.thumbnail(number), "verdict"), media_type="image/jpeg", headers=_CACHED)
+        return Response(require_existing(store.thumbnail(number), "verdict"), media_type="image/jpeg", headers=_CACHED)
 
     @routes.get("/verdicts/{number}/image", response_class=Response, responses=content(*MEDIA_TYPES.values()))
     def image(number: RowNumber) -> Response:
@@ -69,7 +69,7 @@ def router(service: Service) -> APIRouter:
         model = row["model"]
         if given.label == "good" and service.models.get(model).exported is None:
             feedback = service.accept_good(model, *service.parts.image(row["digest"]), row)
-            service.jobs.queue_lesson(model)
+            service.jobs.queue_learning(model)
         else:
             feedback = service.note(model, given.label, row["digest"], None, row)
         return FeedbackAnswer(**find_feedback(feedback))
@@ -85,8 +85,8 @@ def router(service: Service) -> APIRouter:
         row = find_feedback(number)
         if row["state"] == "forgetting":
             raise RequestError(409, "the feedback is being taken back already")
-        if service.jobs.lessons.withdraw(row):
-            service.jobs.queue_lesson(row["model"])
+        if service.jobs.learning.withdraw(row):
+            service.jobs.queue_learning(row["model"])
         service.notify()
         return FeedbackAnswer(**(store.feedback(number) or {**row, "state": "withdrawn", "reason": None}))
 

@@ -29,10 +29,10 @@ def _stopping() -> RequestError:
 class Queue:
     """Counts the images in progress and refuses those beyond its limits.
 
-    Normally all ``images`` places are used. A refusal means that there are more clients than the device can serve, and
-    a long line would only make everybody wait. From then on, until there was no refusal for a while, the line is only
-    as long as the device can finish in ``most_seconds``, and the latest images beyond that are refused as well. So the
-    first image after an overload is answered within that time, on a slow machine too.
+    Normally all ``images`` places may be used. A refusal means that there are more clients than the device can serve,
+    and a long queue would only make all of them wait. From then on, until there was no refusal for a while, the queue
+    is only as long as the device can finish in ``most_seconds``; the latest images beyond that are refused too. So the
+    first image after an overload is answered within that time, even on a slow machine.
     """
 
     def __init__(self, images: int, most_bytes: int, most_seconds: float, least: int = 2) -> None:
@@ -41,7 +41,7 @@ class Queue:
         self._bytes = 0
         self.images = 0  # being decoded, waiting or being scored
         self.refused = 0
-        # Cuts the line in front of the device to so many places; returns how many images it refused.
+        # Cuts the queue of the device to so many places; returns how many images it refused.
         self.shorten: Callable[[int], int] = lambda _places: 0
         self._refused_at = -math.inf
         self.seconds = 0.0  # running mean of the seconds per image on the device; 0 until the first
@@ -55,13 +55,13 @@ class Queue:
         return max(self._least, min(self.limit, int(self._most_seconds / self.seconds)))
 
     def check(self) -> None:
-        """Refuse if there is no place now: better before the body of an image is received than after it."""
+        """Refuse if there is no place now, before the body of an image is received."""
         with self._lock:
             self._check(0)
 
     def _check(self, size: int) -> None:
         if self.images < self.places and (not self._bytes or self._bytes + size <= self._most_bytes):
-            return  # an image that is alone always gets its bytes
+            return  # a single image may have any size
         self._refused_at = time.monotonic()
         late = self.shorten(self.places)
         self.refused += 1 + late
@@ -69,7 +69,7 @@ class Queue:
 
     @contextmanager
     def place(self, size: int) -> Iterator[None]:
-        """A place for an image that has arrived, with ``size`` bytes of pixels, while the block runs."""
+        """Hold a place for an image with ``size`` bytes of pixels while the block runs."""
         with self._lock:
             self._check(size)
             self.images += 1

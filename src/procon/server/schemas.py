@@ -4,10 +4,11 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from procon.arrays import Box
 from procon.config import LOWEST_RATE, ThresholdRule
 from procon.method.regions import Region
+from procon.server.settings import NAME_PATTERN
 
-PixelBox = tuple[int, int, int, int]  # left, top, right, bottom; right and bottom are exclusive
 BoxShares = tuple[float, float, float, float]
 
 
@@ -83,7 +84,7 @@ class NormalPatchAnswer(BaseModel):
 
     image: str
     number: int
-    box: PixelBox
+    box: Box
     weight: float
     distance: float
     picture: str | None = Field(description="The patch with its surroundings, a data: URL; null if it is gone.")
@@ -107,13 +108,21 @@ class ExplanationAnswer(BaseModel):
     revision: str
     xy: tuple[int, int]
     patch: tuple[int, int] = Field(description="row, column")
-    box: PixelBox
+    box: Box
     score: float
     typical: float | None = Field(description="Score of a typical good patch of this model.")
     picture: str
     inner: BoxShares
     layers: list[LayerAnswer]
     normal_patches: list[NormalPatchAnswer]
+
+
+class RenderedAnswer(BaseModel):
+    """The rendered defects that a threshold finds; they are not real ones."""
+
+    found: int
+    total: int
+    half_from: float | None = Field(description="Size in pixels from which half are found; null: beyond those tried.")
 
 
 class OfferAnswer(BaseModel):
@@ -123,6 +132,7 @@ class OfferAnswer(BaseModel):
     false_alarm_rate: float
     score: float
     above: int = Field(description="Good images that score above it.")
+    rendered: RenderedAnswer | None = Field(description="Null before `procon limits`.")
 
 
 class GoodImageAnswer(BaseModel):
@@ -133,6 +143,12 @@ class GoodImageAnswer(BaseModel):
     score: float
     deviations: float | None = Field(description="Robust standard deviations above the median; null if those are 0.")
     set_aside: bool = Field(description="Whether it is so far above the rest that the robust rule sets it aside.")
+
+
+class DecidingImageAnswer(GoodImageAnswer):
+    """A good image without which the threshold would be another."""
+
+    threshold_without: float
 
 
 class GoodImagesAnswer(BaseModel):
@@ -157,7 +173,11 @@ class ThresholdAnswer(BaseModel):
     rate_at_95_percent_confidence: float
     good_scores: list[float] = Field(description="Scores of the good images it was computed from, ascending.")
     offers: list[OfferAnswer] = Field(description="By rule, then by ascending rate.")
+    rendered: RenderedAnswer | None = Field(description="Of the threshold in force; null before `procon limits`.")
     set_aside: list[GoodImageAnswer] = Field(description="Odd images: far above the rest, highest score first.")
+    decided_by: list[DecidingImageAnswer] = Field(
+        description="The images without which it would change, largest change first; none if it was set by hand."
+    )
     score_without_odd: float = Field(description="The robust threshold at this rate, for which these are set aside.")
     score_with_odd: float = Field(description="The robust threshold at this rate if they were not.")
     sentences: list[str]
@@ -250,6 +270,18 @@ class ThresholdByRate(BaseModel, extra="forbid"):
 
     false_alarm_rate: float = Field(ge=LOWEST_RATE, lt=1, strict=True)
     rule: ThresholdRule | None = Field(default=None, description="How scores make a threshold; null: as now.")
+
+
+class NewName(BaseModel, extra="forbid"):
+    """Another name for a model."""
+
+    name: str = Field(pattern=NAME_PATTERN)
+
+
+class PromiseAnswer(BaseModel):
+    """What a fit on so many good images could promise, in sentences."""
+
+    sentences: list[str]
 
 
 class NewFeedback(BaseModel, extra="forbid"):

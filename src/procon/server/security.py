@@ -86,6 +86,8 @@ class Guard:
 
     def _body_limit(self, path: str, kind: str) -> int:
         """Bytes that a route accepts; a form is written to disk file by file, any other body is held in memory."""
+        if path.startswith("/v1/models/") and path.endswith("/file"):
+            return self._limits.fit_bytes  # a model, written to disk while it arrives
         if path == "/v1/models" or path.endswith("/partial_fit"):
             return self._limits.fit_bytes if kind.strip().lower().startswith("multipart/") else self._limits.body_bytes
         return self._limits.body_bytes if path.endswith(("/predict", "/explain")) else _SMALL_BODY

@@ -54,7 +54,7 @@ class InspectedPart:
 
 
 class Service:
-    """The server without its HTTP."""
+    """The server without the HTTP layer."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -167,7 +167,7 @@ class Service:
         keep: bool,
         respond: Callable[[InspectedPart], T],
     ) -> T:
-        """Score one image and return what ``respond``, called in the thread pool, makes of it.
+        """Score one image and return the result of ``respond``, which is called in the thread pool.
 
         If the sender of ``request`` disconnects, the work is dropped.
         """
@@ -227,7 +227,7 @@ class Service:
             future.cancel()
 
     def _open(self, upload: Upload, place: ExitStack) -> tuple[Header, Picture]:
-        """Header and pixels of an image, after it has got a place in the queue."""
+        """Header and pixels of an image, once it has a place in the queue."""
         header = read_header(upload.data, self.settings.limits)
         place.enter_context(self.queue.place(header.cost))
         return header, decode(upload.data)

@@ -12,9 +12,12 @@ from procon.errors import ConfigError
 ENDING = ".procon"
 MIB = 2**20
 
-# No separators, no leading dot, nothing that a shell or a file system interprets.
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-NAME_RULE = "a model name must have 1 to 64 letters, digits, '.', '-' and '_', starting with a letter or digit"
+# No separators, no leading dot, no space at an end: a path that means the same to every file system.
+NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9 ._-]{0,62}[A-Za-z0-9._-])?$"
+NAME_RULE = (
+    "a model name must have 1 to 64 letters, digits, spaces, '.', '-' and '_', starting with a letter or digit and not "
+    "ending with a space"
+)
 
 
 @dataclass(frozen=True)

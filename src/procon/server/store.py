@@ -144,6 +144,45 @@ class Store:
         self._write(f"DELETE FROM verdicts WHERE id <= ({oldest})", most_verdicts, connection=self._quick)
         return unused
 
+    # ------------------------------------------------------------------------------------------------- whole models
+
+    def knows(self, model: str) -> bool:
+        """Whether there are verdicts or feedback of a model."""
+        sql = "SELECT 1 FROM verdicts WHERE model = ? UNION ALL SELECT 1 FROM feedback WHERE model = ? LIMIT 1"
+        return self._row(sql, model, model) is not None
+
+    def is_busy(self, model: str) -> bool:
+        """Whether a job of a model, or feedback that its memory has yet to take in, is waiting."""
+        waiting = any(self.feedback_in(state, model) for state in ("pending", "forgetting"))
+        return waiting or any(job["model"] == model for job in self.jobs(limit=1000, states=LIVE))
+
+    def rename_model(self, old: str, new: str, training: Path) -> None:
+        """Give everything of a model to the name ``new``; ``training`` is the folder of all training images."""
+        prefix, target = f"{training / old}/", f"{training / new}/"
+        with self._lock, self._safe as connection:
+            connection.execute("UPDATE verdicts SET model = ? WHERE model = ?", (new, old))
+            connection.execute(
+                "UPDATE feedback SET model = ?, file = CASE WHEN substr(file, 1, ?) = ? "
+                "THEN ? || substr(file, ?) ELSE file END WHERE model = ?",
+                (new, len(prefix), prefix, target, len(prefix) + 1, old),
+            )
+            for row in connection.execute("SELECT id, settings FROM jobs WHERE model = ?", (old,)).fetchall():
+                settings = json.loads(row["settings"])
+                if "folder" in settings:
+                    settings["folder"] = f"{new}/{Path(settings['folder']).name}"
+                update = "UPDATE jobs SET model = ?, settings = ? WHERE id = ?"
+                connection.execute(update, (new, json.dumps(settings), row["id"]))
+
+    def drop_model(self, model: str) -> list[tuple[str, str]]:
+        """Delete verdicts and feedback of a model; returns (digest, ending) of image files no longer needed."""
+        unused = "digest NOT IN (SELECT digest FROM verdicts)"
+        with self._lock, self._safe as connection:
+            connection.execute("DELETE FROM verdicts WHERE model = ?", (model,))
+            connection.execute("DELETE FROM feedback WHERE model = ?", (model,))
+            rows = connection.execute(f"SELECT digest, ending FROM parts WHERE {unused}").fetchall()
+            connection.execute(f"DELETE FROM parts WHERE {unused}")
+        return [(row["digest"], row["ending"]) for row in rows]
+
     # --------------------------------------------------------------------------------------------------- feedback
 
     def add_feedback(

@@ -1,4 +1,4 @@
-"""Background threads whose death is never silent."""
+"""Background threads; an error that ends one stops the server."""
 
 import logging
 import threading
@@ -13,7 +13,7 @@ OnCrash = Callable[[ProconError], None]
 
 
 def crash_error(name: str, error: BaseException | None) -> ProconError:
-    """The message with which the process ends."""
+    """The error that ends the process, because a thread or task has ended."""
     _log.critical("%s ended", name, exc_info=error)
     cause = "without an error" if error is None else f"with {type(error).__name__}: {error}"
     return ProconError(f"{name} ended {cause}, so the server stopped; start it again and report this")

@@ -37,7 +37,7 @@ _MOST_FIELDS = 16
 
 @dataclass(frozen=True)
 class Upload:
-    """One image file as it was sent; ``name`` was given by the sender: it is shown, and never used as a path."""
+    """One image file as it was sent; ``name`` comes from the sender: it is shown, but never used as a path."""
 
     data: bytes
     name: str = "image"

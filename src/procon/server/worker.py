@@ -20,7 +20,7 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(5)  # requests come first
     try:
-        (run_fit if task["kind"] == "fit" else run_lesson)(task)
+        (run_fit if task["kind"] == "fit" else run_learning)(task)
     except (ProconError, OSError) as error:
         _send(error=str(error))
         return 2
@@ -28,7 +28,7 @@ def main() -> int:
 
 
 def _end_with_parent() -> None:
-    """Stdin closes when the server ends, however it ends."""
+    """End this process when stdin closes: it does when the server ends, even if it was killed."""
     try:
         sys.stdin.read()
     finally:
@@ -63,10 +63,10 @@ def run_fit(task: dict[str, Any]) -> None:
     detector.save(task["output"])
 
 
-def run_lesson(task: dict[str, Any]) -> tuple[int, int]:
-    """Add images to a memory and forget others, and say how many; running this twice has the same result as once.
+def run_learning(task: dict[str, Any]) -> tuple[int, int]:
+    """Add images to a memory and forget others; returns how many. A second run changes nothing.
 
-    An image that the memory already holds is not added. One that was not added as feedback is not forgotten.
+    An image that the memory already holds is not added, and only images that were added as feedback are forgotten.
     """
     from procon.detector import Detector
     from procon.model.training import digest_of

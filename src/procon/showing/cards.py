@@ -1,6 +1,5 @@
-"""Predictions and detectors as a person looks at them in Python: pictures, plots and the cards of notebooks."""
+"""Show predictions and detectors in Python: pictures, plots and the cards of notebooks."""
 
-import base64
 import html
 import io
 import json
@@ -11,12 +10,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from procon.amounts import count_of
 from procon.arrays import Bytes
 from procon.errors import ConfigError, ImageError, MissingExtraError
 from procon.files import write_bytes
 from procon.names import show_name
 from procon.prediction import Prediction
-from procon.showing.painting import color_scale, paint_prediction
+from procon.showing.painting import color_scale, data_uri, paint_prediction
 from procon.vision.images import open_image
 from procon.vision.pictures import jpeg, shrink
 
@@ -106,7 +106,7 @@ def prediction_html(prediction: Prediction) -> str:
     except ImageError as error:
         pictures = f"<p>{html.escape(str(error))}</p>"
     facts = [] if prediction.p_value is None else [f"p = {prediction.p_value:.3f}"]
-    facts.append(f"{len(prediction.regions)} region{'' if len(prediction.regions) == 1 else 's'}")
+    facts.append(count_of(len(prediction.regions), "region"))
     name = show_name(prediction.source) if prediction.source else "image without a path"
     scores = prediction.calibration.scores if prediction.calibration else ()
     return (
@@ -130,8 +130,8 @@ def detector_html(title: str, lines: Sequence[str], scores: Sequence[float], thr
 
 
 def _picture(pixels: Bytes, words: str) -> str:
-    content = base64.b64encode(jpeg(shrink(pixels, CARD_SIDE), quality=85)).decode()
-    return f"<img alt='{words}' style='max-width:{CARD_SIDE}px' src='data:image/jpeg;base64,{content}'>"
+    small = data_uri(jpeg(shrink(pixels, CARD_SIDE), quality=85))
+    return f"<img alt='{words}' style='max-width:{CARD_SIDE}px' src='{small}'>"
 
 
 def _axis(good: Sequence[float], threshold: float | None, score: float | None, color: str) -> str:

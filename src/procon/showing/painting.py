@@ -1,5 +1,6 @@
-"""Pictures of results: a heat map over the part, on one colour scale for all images of a model."""
+"""Paint heat maps over parts, on one colour scale for all images of a model."""
 
+import base64
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,7 +26,7 @@ _OUTLINE = np.array([255, 255, 255], np.float32)
 
 @dataclass(frozen=True)
 class ColorScale:
-    """What heat-map values mean in colour, fixed per model."""
+    """The colours of heat-map values, fixed per model."""
 
     typical: float  # median patch score of good images: not painted
     threshold: float  # a value that few good images reach: painted strongly
@@ -36,7 +37,7 @@ class ColorScale:
 
 
 class GoodLevels(Protocol):
-    """What a calibration knows of heat maps of good images."""
+    """The heat-map values of good images that set a colour scale."""
 
     @property
     def typical(self) -> float:
@@ -52,7 +53,7 @@ class Calibrated(Protocol):
 
     @property
     def calibration(self) -> GoodLevels | None:
-        """What it knows of good images, if it is calibrated."""
+        """Its values on good images; None without calibration."""
 
 
 def color_scale(model: Calibrated) -> ColorScale:
@@ -95,9 +96,18 @@ def color_tables(highest: float, steps: int, *, weak: bool = False) -> tuple[Rea
 def paint(pixels: Bytes, heatmap: Floats, scale: ColorScale) -> Bytes:
     """The part [H, W, 3] under its heat map [H, W]."""
     level = scale.level(heatmap)
-    opacity = np.interp(level, _STOPS, _OPACITY).astype(np.float32)[:, :, None]
-    color = np.stack([np.interp(level, _STOPS, _COLORS[:, channel]) for channel in range(3)], axis=2)
-    return np.asarray((pixels * (1 - opacity) + color * opacity).clip(0, 255), np.uint8)
+    painted = level > _STOPS[0]  # the rest is transparent, and most of a picture is
+    level = level[painted]
+    opacity = np.interp(level, _STOPS, _OPACITY).astype(np.float32)[:, None]
+    color = np.stack([np.interp(level, _STOPS, _COLORS[:, channel]) for channel in range(3)], axis=1)
+    picture = np.array(pixels)
+    picture[painted] = (pixels[painted] * (1 - opacity) + color * opacity).clip(0, 255)
+    return picture
+
+
+def data_uri(image: bytes, kind: str = "jpeg") -> str:
+    """The file of a picture as an address that pages can hold."""
+    return f"data:image/{kind};base64," + base64.b64encode(image).decode()
 
 
 def erode(mask: Bools, steps: int) -> Bools:

@@ -4,7 +4,6 @@ Nothing is ever unpickled: ``.pth`` files go through torch's ``weights_only`` re
 """
 
 import hashlib
-import json
 import math
 import re
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from procon.config import PATCH
+from procon.documents import parse_json
 from procon.errors import WeightsError
 from procon.files import is_file, is_folder
 from procon.names import show_name
@@ -101,7 +101,7 @@ def _read_config(folder: Path) -> tuple[int, int]:
     """(heads, mlp_ratio) of the config.json of a Hugging Face folder."""
     name = show_name(folder)
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise WeightsError(f"{name}: config.json cannot be read ({error}); is this a Hugging Face folder?") from None
     if not isinstance(config, dict):

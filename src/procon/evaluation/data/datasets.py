@@ -3,7 +3,7 @@
 A dataset is recognised by its folder names and listed one category at a time. It is never copied or changed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from procon.arrays import Bools, Bytes
 from procon.errors import ConfigError, ImageError
-from procon.evaluation.data.layouts import Category, Sample, Tree, child_trees, find_tree, list_subfolders, list_tree
+from procon.evaluation.data.layouts import Category, Sample, child_trees, find_tree, list_category, list_subfolders
 from procon.evaluation.data.manifests import (
     REALIAD_SPLIT,
     VISA_SPLIT,
@@ -26,7 +26,7 @@ from procon.evaluation.data.published import BENCHMARKS, Benchmark
 from procon.vision.folders import list_images
 from procon.vision.images import open_image
 
-__all__ = ["BENCHMARKS", "FOLDER", "Category", "Dataset", "Sample", "open_dataset", "read_mask", "recognise"]
+__all__ = ["BENCHMARKS", "FOLDER", "Category", "Dataset", "Sample", "open_category", "open_dataset", "read_mask"]
 
 FOLDER = "folder"
 
@@ -81,14 +81,25 @@ def open_dataset(root: Path, name: str | None = None) -> Dataset:
     )
 
 
+def open_category(folder: Path) -> Category:
+    """The one category of labelled images in ``folder``, which must have test images."""
+    dataset = open_dataset(folder)
+    if len(dataset.categories) != 1:
+        raise ConfigError(f"{folder}: expected one part, got {', '.join(dataset.categories)}; pass one of its folders")
+    category = dataset.category(dataset.categories[0])
+    if not category.test:
+        raise ConfigError(f"{folder}: has no test images; expected test/KIND/ or bad/ with images in it")
+    return category
+
+
 def recognise(root: Path) -> Dataset | None:
-    """The dataset in the folder ``root``, None if it is none, an error if a published one is incomplete."""
+    """The dataset in the folder ``root``; None if there is none, an error if a published one is incomplete."""
     published = (_open_benchmark(root, benchmark, strict=True) for benchmark in BENCHMARKS.values())
     return next((dataset for dataset in published if dataset is not None), None) or _open_folder(root)
 
 
 def _open_benchmark(root: Path, benchmark: Benchmark, strict: bool) -> Dataset | None:
-    """``benchmark`` in ``root`` or None; with ``strict``, a category of any other name rules it out."""
+    """The dataset of ``benchmark`` in ``root``, or None; with ``strict``, None too if there are other categories."""
 
     def make_dataset(present: tuple[str, ...], reader: Callable[[str], Category], split: str) -> Dataset:
         ordered = tuple(name for name in benchmark.categories if name in present)
@@ -110,17 +121,17 @@ def _open_benchmark(root: Path, benchmark: Benchmark, strict: bool) -> Dataset |
         published = {n: tree for n, tree in spelled.items() if n in benchmark.categories and tree.form in forms}
         if published and not (strict and len(published) < len(trees)):
             split = "1cls, converted" if benchmark.name == "visa" else ""
-            return make_dataset(tuple(published), partial(_list_category, published), split)
+            return make_dataset(tuple(published), partial(list_category, published), split)
     return None
 
 
 def _open_folder(root: Path) -> Dataset | None:
-    """One category or several that are no published set, or one of VisA or Real-IAD without the rest of the set."""
+    """One or several categories that are no published set; also a single category of VisA or Real-IAD."""
     folder = root.resolve()
     tree = find_tree(root)
     trees = {folder.name: tree} if tree is not None else child_trees(root)
     if trees:
-        return Dataset(FOLDER, folder.name, root, tuple(trees), (), reader=partial(_list_category, trees))
+        return Dataset(FOLDER, folder.name, root, tuple(trees), (), reader=partial(list_category, trees))
     name = (folder.name,)
     if folder.name in BENCHMARKS["visa"].categories and find_visa(folder.parent, name):
         return Dataset(FOLDER, *name, folder, name, (), VISA_SPLIT, reader=partial(read_visa, folder.parent))
@@ -130,10 +141,6 @@ def _open_folder(root: Path) -> Dataset | None:
             place = replace(place, images=folder.parent)  # the size of the given folder, which may be another
             return Dataset(FOLDER, *name, folder, name, (), place.split, reader=partial(read_realiad, place))
     return None
-
-
-def _list_category(trees: Mapping[str, Tree], name: str) -> Category:
-    return list_tree(name, trees[name])
 
 
 def _describe_layout(name: str) -> str:

@@ -1,10 +1,10 @@
-"""The folder trees datasets come in: where a category keeps its images, and which mask belongs to which image.
+"""The folder layouts of datasets: where a category keeps its images, and which mask belongs to which image.
 
 Folders are recognised by name alone; no file is opened.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,11 @@ class Sample:
     def defective(self) -> bool:
         """Whether the image shows a defect."""
         return self.kind != GOOD
+
+
+def with_pixels(samples: Sequence[Sample]) -> list[int]:
+    """The places of the samples whose defective pixels are known: those with a mask, and good ones."""
+    return [place for place, sample in enumerate(samples) if sample.mask is not None or not sample.defective]
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,9 @@ def child_trees(folder: Path) -> dict[str, Tree]:
     return {name: tree for name, tree in trees.items() if tree is not None and tree.form != "good-bad"}
 
 
-def list_tree(name: str, tree: Tree) -> Category:
-    """List the images of ``tree`` and give each defective one its mask."""
+def list_category(trees: Mapping[str, Tree], name: str) -> Category:
+    """List the images of one of ``trees`` and give each defective one its mask."""
+    tree = trees[name]
     samples: list[Sample] = []
     orphans: list[Path] = []
     for group in tree.test:
@@ -121,7 +127,7 @@ def list_subfolders(folder: Path) -> list[Path]:
 
 
 def _list_groups(folder: Path, good: str) -> tuple[Group, ...]:
-    """A group per folder in test; a folder in ground_truth alone makes one too, so that its masks are not lost."""
+    """A group per folder in test, and per folder that exists only in ground_truth, so that its masks are not lost."""
     test, truth = folder / "test", folder / "ground_truth"
     kinds = {child.name for top in (test, truth) if top.is_dir() for child in list_subfolders(top)}
     return tuple(

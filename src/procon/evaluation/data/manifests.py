@@ -1,11 +1,11 @@
 """Datasets whose split is a file, not folders: the CSV of VisA and the JSON files of Real-IAD."""
 
 import csv
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from procon.documents import parse_json
 from procon.errors import ImageError
 from procon.evaluation.data.layouts import GOOD, Category, Sample, list_files, list_subfolders
 
@@ -25,7 +25,7 @@ def find_visa(root: Path, categories: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def read_visa(root: Path, name: str) -> Category:
-    """The rows of ``split_csv/1cls.csv`` that belong to category ``name``."""
+    """The images of category ``name``, from its rows of ``split_csv/1cls.csv``."""
     path = root / VISA_SPLIT
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
@@ -89,10 +89,10 @@ def _folder_names(*folders: Path) -> str:
 
 
 def read_realiad(place: RealIad, name: str) -> Category:
-    """The items of ``<name>.json`` as published, in its order; each view is an image."""
+    """The images of category ``name``, in the order of ``<name>.json``; each view is an image."""
     path = place.jsons / f"{name}.json"
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         meta = content["meta"]
         prefix = place.images / (meta.get("prefix") or name)
         base = prefix if prefix.is_dir() else place.images / name

@@ -1,6 +1,5 @@
-"""Labels in a COCO file: images without annotations are good, the others have polygons, run lengths or boxes."""
+"""Labels in a COCO file: images without annotations are good; defects are polygons, run lengths or boxes."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,11 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from procon.arrays import Bools
+from procon.documents import parse_json
 from procon.errors import ImageError
 from procon.evaluation.imports.folder import LabelledImage, Labels, find_files
 from procon.names import original_name, show_name
+from procon.vision.images import MAX_PIXELS, MAX_SIDE
 
 GOOD_CATEGORIES = ("good", "normal", "ok")
 
@@ -19,10 +20,10 @@ GOOD_CATEGORIES = ("good", "normal", "ok")
 def read_coco(file: Path, root: Path) -> Labels:
     """The labelled images of a COCO ``file``; the images are below ``root``.
 
-    An image is good if it has no annotations, or none but those of a category called good, normal or ok.
+    An image is good if it has no annotations, or only annotations of a category called good, normal or ok.
     """
     try:
-        document = json.loads(file.read_text(encoding="utf-8-sig"))
+        document = parse_json(file.read_text(encoding="utf-8-sig"))
         categories = {entry["id"]: str(entry["name"]) for entry in document["categories"]}
         images = {entry["id"]: (str(entry["file_name"]), _size(entry)) for entry in document["images"]}
         annotations: dict[Any, list[tuple[str, dict[str, Any]]]] = {number: [] for number in images}
@@ -48,18 +49,21 @@ def read_coco(file: Path, root: Path) -> Labels:
 
 
 def _size(entry: dict[str, Any]) -> tuple[int, int]:
-    return int(entry["height"]), int(entry["width"])
+    height, width = int(entry["height"]), int(entry["width"])
+    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE and height * width <= MAX_PIXELS):
+        raise ValueError(f"an image of {width} x {height} pixels")
+    return height, width
 
 
 def _draw(
     file: Path, path: Path, size: tuple[int, int], annotations: list[tuple[str, dict[str, Any]]]
 ) -> tuple[str, Bools]:
-    """The category with the most pixels, and the pixels of all."""
+    """The category with the most pixels, and the pixels of all categories."""
     mask, areas = np.zeros(size, np.bool_), dict[str, int]()
     for name, annotation in annotations:
         try:
             pixels = annotation_mask(annotation, size)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
             raise ImageError(
                 f"{show_name(file)}: annotation {annotation.get('id')} of {show_name(path)} cannot be drawn ({error}); "
                 "expected a polygon, run lengths or a bbox inside the image"
@@ -89,14 +93,15 @@ def annotation_mask(annotation: dict[str, Any], size: tuple[int, int]) -> Bools:
 def decode_rle(segmentation: dict[str, Any], size: tuple[int, int]) -> Bools:
     """Run lengths as a mask [height, width]: a list of numbers, or the text that pycocotools writes."""
     counts = segmentation["counts"]
-    runs = np.array(_parse_counts(counts) if isinstance(counts, str) else counts, np.int64)
-    if list(segmentation["size"]) != list(size) or runs.sum() != size[0] * size[1] or (runs < 0).any():
+    runs = _parse_counts(counts) if isinstance(counts, str) else [int(run) for run in counts]
+    # Python's integers: a sum of numpy's could overflow to the right one, and the repetition would write beyond memory
+    if list(segmentation["size"]) != list(size) or sum(runs) != size[0] * size[1] or min(runs, default=0) < 0:
         raise ValueError(f"its run lengths do not fill an image of {size[1]}x{size[0]}")
-    return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(size, order="F")
+    return np.repeat(np.arange(len(runs)) % 2 == 1, np.array(runs, np.int64)).reshape(size, order="F")
 
 
 def _parse_counts(text: str) -> list[int]:
-    """Numbers of 5 bits per character, lowest first; from the fourth on, the difference from the last but one."""
+    """Run lengths from text: 5 bits per character, lowest first; from the fourth on, differences to the second last."""
     counts: list[int] = []
     value = shift = 0
     for character in text:

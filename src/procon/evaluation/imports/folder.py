@@ -1,4 +1,4 @@
-"""Labelled images of other tools become a folder: train/good, test/<kind> and ground_truth/<kind>."""
+"""Write the labelled images of another tool as a folder: train/good, test/<kind> and ground_truth/<kind>."""
 
 import os
 import re
@@ -28,13 +28,13 @@ class LabelledImage:
 
     path: Path
     anomalous: bool
-    look: Callable[[], tuple[str, Bools | None]]
+    read_label: Callable[[], tuple[str, Bools | None]]
     """The kind of the defect and its mask [height, width] (None: no mask). Called for anomalous images only."""
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What a file of labels lists."""
+    """The images that a file of labels lists."""
 
     images: tuple[LabelledImage, ...]
     unlabelled: int = 0  # images without a label, which are left out
@@ -42,27 +42,27 @@ class Labels:
 
 @dataclass
 class ImportedFolder:
-    """What was written."""
+    """The folder that was written, with the number of its images and masks."""
 
     folder: Path
     images: Counter[str] = field(default_factory=Counter)  # by folder, such as train/good or test/scratch
-    masks: Counter[str] = field(default_factory=Counter)  # likewise, such as ground_truth/scratch
+    masks: Counter[str] = field(default_factory=Counter)  # by folder, such as ground_truth/scratch
 
 
 def find_files(root: Path, references: Sequence[str], labels: Path) -> list[Path]:
-    """The files below ``root`` that ``labels`` refers to: each by the longest end of its path that exists there.
+    """The files below ``root`` that ``labels`` refers to. Of each path, the longest end that exists there is used.
 
     ``s3://bucket/line-3/a.png`` is found as ``bucket/line-3/a.png``, ``line-3/a.png`` or ``a.png``.
     """
-    found = [_find_file(root, reference, labels) for reference in references]
-    missing = [reference for reference, path in zip(references, found, strict=True) if path is None]
+    paths = [_find_file(root, reference, labels) for reference in references]
+    missing = [reference for reference, path in zip(references, paths, strict=True) if path is None]
     if missing:
         shown = ", ".join(map(show_name, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
         raise ImageError(
             f"{show_name(labels)}: {len(missing)} of {len(references)} files are not in {show_name(root)} ({shown}); "
             "download them with their folders, and name that folder with --images"
         )
-    return [path for path in found if path is not None]
+    return [path for path in paths if path is not None]
 
 
 def _find_file(root: Path, reference: str, labels: Path) -> Path | None:
@@ -82,7 +82,7 @@ def write_category(
     link: bool = False,
     on_progress: Progress,
 ) -> ImportedFolder:
-    """Write the images to ``target``, all or nothing.
+    """Write the images to ``target``; if anything fails, nothing is written.
 
     Good images of ``train`` go to train/good, those of ``test`` to test/good, anomalous ones of both to test/<kind>.
     ``hold_out`` is the share of the good images of ``train`` that go to test/good instead, evenly spaced. ``link``
@@ -102,7 +102,7 @@ def write_category(
     training = _training_numbers(train, hold_out)
     with atomic_folder(target) as work:
         for number, image in enumerate(images):
-            label, mask = image.look() if image.anomalous else (GOOD, None)
+            label, mask = image.read_label() if image.anomalous else (GOOD, None)
             kind = _folder_name(label) if image.anomalous else GOOD
             place = f"train/{GOOD}" if number in training else f"test/{kind}"
             name = _free_name(image.path, names.setdefault(place, set()))
@@ -118,7 +118,7 @@ def write_category(
 
 
 def _training_numbers(train: Labels, hold_out: float) -> set[int]:
-    """The good images of ``train`` without those that are held out, evenly spaced."""
+    """The numbers of the good images of ``train``, without those that are held out, which are evenly spaced."""
     good = [number for number, image in enumerate(train.images) if not image.anomalous]
     return {number for place, number in enumerate(good) if int((place + 1) * hold_out) == int(place * hold_out)}
 

@@ -1,6 +1,5 @@
 """Manifests of Amazon Lookout for Vision: a JSON line per image, with its label and a mask in colours."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from procon.arrays import Bools
+from procon.documents import parse_json
 from procon.errors import ImageError
 from procon.evaluation.imports.folder import ANOMALY, LabelledImage, Labels, find_files
 from procon.names import show_name
@@ -28,13 +28,13 @@ def read_lookout(manifest: Path, root: Path) -> Labels:
     mask_paths = iter(find_files(root, [reference for reference, _ in with_mask], manifest))
     images = []
     for path, (_, _, label), mask in zip(paths, labelled, masks, strict=True):
-        look = _no_mask if mask is None else partial(_read_mask, next(mask_paths), mask[1])
-        images.append(LabelledImage(path, label == ANOMALY, look))
+        read_label = _no_mask if mask is None else partial(_read_mask, next(mask_paths), mask[1])
+        images.append(LabelledImage(path, label == ANOMALY, read_label))
     return Labels(tuple(images), len(entries) - len(labelled))
 
 
 def _read_lines(manifest: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Every entry with its place, for errors."""
+    """Every entry, with the place that errors name."""
     entries = []
     try:
         lines = manifest.read_text(encoding="utf-8-sig").splitlines()
@@ -45,7 +45,7 @@ def _read_lines(manifest: Path) -> list[tuple[str, dict[str, Any]]]:
             continue
         where = f"{show_name(manifest)}, line {number}"
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
         except ValueError:
             raise ImageError(f"{where}: must be JSON, got {line[:40]!r}; export the manifest again") from None
         if not isinstance(entry, dict) or not isinstance(entry.get("source-ref"), str):
@@ -99,7 +99,7 @@ def _no_mask() -> tuple[str, None]:
 
 
 def _read_mask(path: Path, colors: dict[str, tuple[int, int, int]]) -> tuple[str, Bools | None]:
-    """The class with the most pixels, and where any class but the background is."""
+    """The class with the most pixels, and the pixels of all classes but the background."""
     pixels = open_image(path).rgb8()
     areas = {name: (pixels == np.array(color, np.uint8)).all(axis=2) for name, color in colors.items()}
     unknown = ~np.logical_or.reduce(list(areas.values()))

@@ -1,6 +1,6 @@
-"""How well scores and maps separate good from defective: nine numbers, exact, whatever the number of pixels.
+"""Nine metrics of how well scores and heat maps separate good from defective; exact for any number of pixels.
 
-| key | what it is |
+| key | meaning |
 |---|---|
 | ``i_auroc`` ``p_auroc`` | area under the ROC curve, ties as diagonals, over images and over pixels |
 | ``i_ap`` ``p_ap`` | average precision: sum of (R_n - R_{n-1}) P_n over the distinct thresholds, no interpolation |
@@ -14,8 +14,9 @@ false positive rate is taken over all unmarked pixels of all images. ``aupro`` t
 linearly at the limit. The ProCon paper prints ``pauroc30`` under "AUPRO" and ``pro200`` under "PRO": compare these two
 with its columns, and never ``aupro``.
 
-All but F1 and ``pro200`` are means over the positives, each weighing the same or by its region: of the share of
-negatives below it (AUROC), of the part of the area that it adds (``pauroc30``, ``aupro``), of the precision at it (AP).
+Every metric but F1 and ``pro200`` is a mean over the positives: AUROC of the share of negatives below each, AP of the
+precision at each, ``pauroc30`` and ``aupro`` of the area that each adds under the curve. Positives have equal weights;
+only in ``aupro`` each region has the same weight, whatever its size.
 """
 
 import math
@@ -156,7 +157,7 @@ def pro200_area(rates: Reals, covered: Reals) -> float | str:
     ``rates`` is the share of negatives strictly above each threshold and ``covered`` the mean over regions of the
     share of a region strictly above it. The points with a rate below 0.3 are kept, their rates divided by the largest
     of them, and the trapezoids between them summed. Nothing is interpolated at 0.3 and nothing is added before the
-    first point, at the highest threshold: what lies there is lost.
+    first point, at the highest threshold, so the area before that point is lost.
     """
     if not len(rates):
         return "the map values span too wide a range for evenly spaced thresholds"

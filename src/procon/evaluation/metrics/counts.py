@@ -1,10 +1,10 @@
-"""The counts that every metric is made of: exact, streamed over images, in bounded memory.
+"""The counts behind every metric: exact, streamed over images, in bounded memory.
 
-A ROC, precision-recall or PRO curve rises only at the values of positive pixels; between two of them the negatives move
-it sideways. So a curve is known exactly from, for each distinct positive value, the positives and the negatives at it
-and above it. One pass over the maps collects the positive values, a second one sorts the negatives chunk by chunk and
-counts them against these values. Where the distinct positive values do not fit, the range of values is cut into slices
-from the top down, with one pair of passes each. All sums are of integers: no result depends on chunk, slice or order.
+A ROC, precision-recall or PRO curve rises only at the values of positive pixels. So a curve is determined by the number
+of positives and negatives at and above each distinct positive value. One pass over the maps collects the positive
+values, a second one sorts the negatives chunk by chunk and counts them against these values. Where the distinct
+positive values do not fit, the range of values is cut into slices from the top down, with one pair of passes each. All
+sums are of integers: no result depends on chunk, slice or order.
 """
 
 import os
@@ -27,7 +27,7 @@ VALUE_BYTES, CHUNK_BYTES = 192, 64  # of memory for each distinct value, and for
 
 @dataclass(frozen=True)
 class Steps:
-    """Distinct positive values, highest first, and what lies at and above each: int64 [V]."""
+    """Distinct positive values, highest first, and the counts at and above each: int64 [V]."""
 
     at: Ints  # positives with this value
     reached: Ints  # positives with this value or a higher one
@@ -98,7 +98,7 @@ class HighestValues:
 class Counts:
     """Totals of ``pixels`` from a first pass over them, and the counts at every distinct positive value.
 
-    About ``memory`` bytes are used besides one map. This changes the time, not the result.
+    About ``memory`` bytes are used in addition to one map. More memory saves time and does not change the result.
     """
 
     def __init__(self, pixels: Pixels, memory: int) -> None:

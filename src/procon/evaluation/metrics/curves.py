@@ -1,4 +1,4 @@
-"""Curves to draw, from the same counts as the metrics: exact points, at most 512 of them, that keep the shape."""
+"""Curves to draw, from the same counts as the metrics: at most 512 exact points that keep the shape."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray

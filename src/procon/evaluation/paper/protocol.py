@@ -26,7 +26,7 @@ _IMPROVED = ("p_auroc", "p_ap", "pauroc30")
 
 
 def apply_protocol(tables: Mapping[str, Percents], gate: Mapping[str, float], subset: Sequence[str]) -> list[str]:
-    """Report the decisions by the tables ``single-layer``, ``fusion``, ``pools`` and ``promotion``, a line for each.
+    """The decisions that follow from the tables ``single-layer``, ``fusion``, ``pools`` and ``promotion``, as lines.
 
     ``gate`` is the image AUROC of each pool and of SPM on the gate category, the first of ``subset``.
     """

@@ -8,7 +8,7 @@ import torch
 from procon.config import Config, refuse
 from procon.errors import ConfigError
 from procon.evaluation.paper.protocol import apply_protocol
-from procon.evaluation.paper.results import SPM, Result, fill_table, hardest, known_hardest, row_config
+from procon.evaluation.paper.results import SPM, Result, choose_subset, fill_table, row_config, subset_without_measuring
 from procon.evaluation.paper.tables import TABLES, Table, TableRow, build_table
 from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
 from procon.evaluation.runs.raw import Run
@@ -20,11 +20,11 @@ NAMES = (*TABLES, PROTOCOL)
 _PHASES = ("single-layer", "fusion", "pools", "promotion")
 
 Compute = Callable[[Run, dict[str, list[Config]], bool], None]
-"""Makes the raw results of the variants needed, by category, and keeps the tokens if told to."""
+"""Makes the raw results of the given variants, by category; the last argument says whether to keep the tokens."""
 
 
 def choose_categories(folder: Path, categories: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """The wanted ones among the ``categories`` of a folder, in their order; all of them by default."""
+    """Those of the ``categories`` of a folder that are ``wanted``, in their order; by default all."""
     unknown = [name for name in wanted or () if name not in categories]
     if unknown:
         raise ConfigError(f"{folder}: categories must be among {', '.join(categories)}, got {', '.join(unknown)}")
@@ -41,16 +41,16 @@ def reproduce(
     seeds: int = 1,
     keep_work: bool = False,
 ) -> list[Result]:
-    """The tables ``names``: ``compute`` makes the raw results that are missing, then all are measured."""
+    """Make the tables ``names``: ``compute`` makes the missing raw results, then every row is measured."""
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         raise ConfigError(f"the table must be one of {', '.join(NAMES)}, got {', '.join(unknown)}")
     tables = [build_table(name, run.dataset.name) for name in _expand(names)]
     subset = tuple(categories)
     if any(table.subset for table in tables):
-        if known_hardest(run, categories) is None:
+        if subset_without_measuring(run, categories) is None:
             compute(run, {name: [row_config(run.base, SPM)] for name in categories}, True)
-        subset = hardest(run, categories)
+        subset = choose_subset(run, categories)
     needed: dict[str, list[Config]] = {name: [] for name in categories}
     for table in tables:
         for category in subset if table.subset else categories:
@@ -98,7 +98,7 @@ def bench(
     seeds: int = 1,
     keep_work: bool = False,
 ) -> Result:
-    """One variant on every category: a line for each and their mean; ``compute`` makes the raw results."""
+    """Measure one variant on every category: a line for each and their mean; ``compute`` makes the raw results."""
     refuse(variant, "bench")
     if run.verdicts:
         run.use_threshold(variant)
@@ -116,7 +116,7 @@ def bench(
 
 def protocol(run: Run, categories: Sequence[str]) -> list[str]:
     """Report which recipe survives the four phases; the four tables must have been reproduced."""
-    subset = hardest(run, categories)
+    subset = choose_subset(run, categories)
 
     def percents(table: Table, categories: Sequence[str]) -> dict[str, dict[str, float]]:
         return {

@@ -1,8 +1,8 @@
-"""Tables with numbers: ours from the raw results of a run, and the paper's where they are comparable."""
+"""Fill the tables: our numbers from the raw results of a run, next to the paper's where they are comparable."""
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from procon.config import Config
@@ -14,7 +14,7 @@ from procon.evaluation.paper.tables import (
     TITLES,
     Table,
     TableRow,
-    published,
+    printed_values,
 )
 from procon.evaluation.runs.raw import Run, variant_name
 
@@ -38,11 +38,11 @@ class Cell:
     def format(self, compared: str) -> str:
         """Ours, followed by ``compared``, a format of ``paper`` and ``difference``, if the paper has a value."""
         if self.value is None:
-            return "" if self.paper is None else _number(self.paper)
-        ours = _number(self.value) + (f" ± {self.spread:.2f}" if self.spread is not None else "")
+            return "" if self.paper is None else show_percent(self.paper)
+        ours = show_percent(self.value) + (f" ± {self.spread:.2f}" if self.spread is not None else "")
         if self.paper is None:
             return ours
-        return ours + compared.format(paper=_number(self.paper), difference=f"{self.value - self.paper:+.2f}")
+        return ours + compared.format(paper=show_percent(self.paper), difference=f"{self.value - self.paper:+.2f}")
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,15 @@ class Result:
         ]
 
 
-def _number(value: float) -> str:
+def show_percent(value: float) -> str:
+    """A number in percent as tables print it."""
     return "n/a" if math.isnan(value) else f"{value:.2f}"
+
+
+def mean_where_defined(values: Iterable[float]) -> float:
+    """The mean of the values that are not NaN; NaN where there are none."""
+    defined = [value for value in values if not math.isnan(value)]
+    return statistics.fmean(defined) if defined else math.nan
 
 
 def row_config(base: Config, row: TableRow, seed: int = 0) -> Config:
@@ -90,17 +97,17 @@ def row_config(base: Config, row: TableRow, seed: int = 0) -> Config:
     return replace(config, bank_seed=config.bank_seed + SEED_STEP * seed)
 
 
-def known_hardest(run: Run, categories: Sequence[str]) -> tuple[str, ...] | None:
+def subset_without_measuring(run: Run, categories: Sequence[str]) -> tuple[str, ...] | None:
     """The paper's validation subset of MVTec-AD, or all of three or fewer; None if it must be measured."""
     if run.dataset.name == "mvtec" and set(BOTTOM_3) <= set(categories):
         return BOTTOM_3
     return tuple(categories) if len(categories) <= len(BOTTOM_3) else None
 
 
-def hardest(run: Run, categories: Sequence[str]) -> tuple[str, ...]:
-    """The subset for quick studies: :func:`known_hardest`, or the three categories where SPM detects worst."""
+def choose_subset(run: Run, categories: Sequence[str]) -> tuple[str, ...]:
+    """The categories of quick studies: all, the paper's subset, or the three where SPM detects worst."""
     variant = variant_name(row_config(run.base, SPM))
-    return known_hardest(run, categories) or tuple(
+    return subset_without_measuring(run, categories) or tuple(
         sorted(categories, key=lambda name: (run.measure(name, variant)["i_auroc"], name))[: len(BOTTOM_3)]
     )
 
@@ -109,13 +116,13 @@ def fill_table(run: Run, table: Table, categories: Sequence[str], seeds: int = 1
     """Measure every row of ``table`` on ``categories``; the raw results must be there."""
     dataset, notes = run.dataset.name, list[str]()
     if table.per_category:
-        paper = {**published(table.name, dataset)}
+        paper = {**printed_values(table.name, dataset)}
         groups = [(category, table.rows[0], [category]) for category in categories]
         if len(categories) > 1:
             groups.append(("Mean", table.rows[0], list(categories)))
             paper["Mean"] = _same_categories(dataset, categories) if paper else {}
     else:
-        paper = _paper_values(run, table, categories, notes)
+        paper = _comparable_values(run, table, categories, notes)
         groups = [(row.label, row, list(categories)) for row in table.rows]
     lines = _systems(dataset) if table.name == "main" else []
     for label, row, group in groups:
@@ -141,8 +148,7 @@ def _means(
         for category in (name for name, value in values.items() if math.isnan(value)):
             why = measured[category].reasons.get(column, "?")
             notes.append(f"{TITLES[column]} of {category} is undefined: {why}.")
-        defined = [value for value in values.values() if not math.isnan(value)]
-        means[column] = 100 * statistics.fmean(defined) if defined else math.nan
+        means[column] = 100 * mean_where_defined(values.values())
     return means
 
 
@@ -158,13 +164,15 @@ def _cells(
     return cells
 
 
-def _paper_values(run: Run, table: Table, categories: Sequence[str], notes: list[str]) -> dict[str, dict[str, float]]:
-    """What the paper printed for the same rows on the same categories, if it did."""
+def _comparable_values(
+    run: Run, table: Table, categories: Sequence[str], notes: list[str]
+) -> dict[str, dict[str, float]]:
+    """The paper's values for the same rows on the same categories, where it prints them."""
     dataset = run.dataset.name
     if table.subset:
         same = dataset == "mvtec" and set(categories) == set(BOTTOM_3)
-        return published(table.name, "mvtec-bottom3") if same else {}
-    values = published(table.name, dataset)
+        return printed_values(table.name, "mvtec-bottom3") if same else {}
+    values = printed_values(table.name, dataset)
     everything = BENCHMARKS[dataset].categories if dataset in BENCHMARKS else ()
     if not values or set(categories) == set(everything):
         return values
@@ -185,7 +193,7 @@ def _paper_values(run: Run, table: Table, categories: Sequence[str], notes: list
 
 def _same_categories(dataset: str, categories: Sequence[str]) -> dict[str, float]:
     """The mean of the paper's values over ``categories``; empty if one of them is not in its tables."""
-    printed = published("per-category", dataset)
+    printed = printed_values("per-category", dataset)
     if any(category not in printed for category in categories):
         return {}
     metrics = printed[categories[0]]
@@ -195,7 +203,7 @@ def _same_categories(dataset: str, categories: Sequence[str]) -> dict[str, float
 def _systems(dataset: str) -> list[Line]:
     """Other systems of the paper's main table. Their AUPRO is that of their own papers: over regions, not pixels."""
     lines = []
-    for label, values in published("main", dataset).items():
+    for label, values in printed_values("main", dataset).items():
         if label not in ("SPM", "ProCon"):
             own = {"aupro" if name == "pauroc30" else name: value for name, value in values.items()}
             lines.append(Line(label, {name: Cell(paper=value) for name, value in own.items()}, published=True))
@@ -225,6 +233,6 @@ def _notes(run: Run, table: Table, lines: Sequence[Line], seeds: int) -> list[st
 
 
 def backbone_name(config: Config) -> str:
-    """What to call the backbone in a note: its name and, where given, the weights file."""
+    """The name of the backbone for notes, with the weights file where one is given."""
     source = f" ({config.weights.replace(chr(92), '/').rsplit('/', 1)[-1]})" if config.weights else ""
     return f"{config.backbone}{source}"

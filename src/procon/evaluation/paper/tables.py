@@ -1,6 +1,6 @@
 """The tables of the paper: which variants a table compares, on which categories, and what the paper printed.
 
-A row is a label and the settings in which it differs from the paper's recipe; nothing else about a variant exists.
+A row is a label and the settings in which it differs from the paper's recipe.
 """
 
 import json
@@ -50,7 +50,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """What to run and what to compare it with."""
+    """A table of the paper: its variants, its columns and its categories."""
 
     name: str
     title: str
@@ -210,12 +210,12 @@ TABLES = {table.name: table for table in _ALL_TABLES}
 
 
 @cache
-def _published() -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+def _load_paper() -> dict[str, dict[str, dict[str, dict[str, float]]]]:
     text = (files("procon.evaluation.paper") / "paper.json").read_text(encoding="utf-8")
     values: dict[str, dict[str, dict[str, dict[str, float]]]] = json.loads(text)
     return values
 
 
-def published(table: str, dataset: str) -> dict[str, dict[str, float]]:
-    """What the paper printed, in percent: label -> metric -> value; its "AUPRO" is ``pauroc30``, "PRO" ``pro200``."""
-    return _published().get(table, {}).get(dataset, {})
+def printed_values(table: str, dataset: str) -> dict[str, dict[str, float]]:
+    """The paper's values in percent: label -> metric -> value; its "AUPRO" is ``pauroc30``, its "PRO" is ``pro200``."""
+    return _load_paper().get(table, {}).get(dataset, {})

@@ -1,4 +1,4 @@
-"""A finished table for a terminal, a spreadsheet, a web page or a paper."""
+"""Write a finished table for a terminal, a spreadsheet, a Markdown page or a paper."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ _COMPARED = " ({paper}, {difference})"
 
 
 def to_terminal(result: Result) -> RichTable:
-    """For a terminal: ours, and below it in brackets the paper's value and the difference."""
+    """For a terminal: our value, and below it in brackets the paper's value and the difference."""
     caption = "\n".join(_all_notes(result))
     table = RichTable(title=result.title, caption=caption, title_justify="left", caption_justify="left")
     for number, heading in enumerate(result.headings()):
@@ -42,7 +42,7 @@ def to_csv(result: Result) -> str:
 
 
 def to_markdown(result: Result) -> str:
-    """For a page."""
+    """For a Markdown page."""
     lines = [
         f"**{result.title}**\n",
         "| " + " | ".join(result.headings()) + " |",

@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from procon.errors import ImageError
 from procon.evaluation.data.datasets import Sample
-from procon.evaluation.paper.results import Result, backbone_name, fill_table, row_config
+from procon.evaluation.paper.results import Result, backbone_name, fill_table, mean_where_defined, row_config
 from procon.evaluation.paper.tables import TABLES, TITLES, build_table
 from procon.evaluation.report import page
 from procon.evaluation.report.cards import view_section
@@ -25,17 +23,25 @@ from procon.progress import Progress
 
 PAGE_BYTES = 6_500_000  # of cards on a page, so that it can be mailed
 _MAIN_SHARE = 0.6  # of these bytes, for the variant that is shown first
-_HIDDEN_SETTINGS = ("weights", "backbone", "image_size", "resize", "precision", "false_alarm_rate", "threshold_rule")
+_HIDDEN_SETTINGS = (
+    "weights",
+    "backbone",
+    "image_size",
+    "patch_budget",
+    "max_scale",
+    "resize",
+    "precision",
+    "false_alarm_rate",
+    "threshold_rule",
+)
 
 
-def write_report(
-    run: Run, path: Path, on_progress: Progress, *, variant: str | None = None, page_bytes: int = PAGE_BYTES
-) -> None:
+def write_report(run: Run, path: Path, on_progress: Progress, *, variant: str | None = None) -> None:
     """Write the page. ``variant`` is shown first; by default the paper's recipe, or the first one stored.
 
-    Cards take at most ``page_bytes``; if they would take more, fewer cards are shown.
+    Cards take at most :data:`PAGE_BYTES`; if they would take more, fewer cards are shown.
     """
-    titles, stored = choose_variants(run, variant), run.stored()
+    titles, stored = choose_variants(run, variant), run.list_variants()
     tables = [name for name in TABLES if (run.folder / "tables" / f"{name}.csv").exists()]
     total = sum(name in variants for variants in stored.values() for name in titles) + 1
     done = 0
@@ -57,7 +63,7 @@ def write_report(
                 continue
             view = open_view(run, category, name)
             more = f"procon report {run.folder.name} --variant {name}"
-            allowance = _allowance(page_bytes, len(stored), len(titles), number)
+            allowance = _allowance(len(stored), len(titles), number)
             blocks.append(_block(number, view_section(view, title, name, allowance, more)))
             rows[number].append(_summary_row(view, category, place))
             if number == 0:
@@ -95,12 +101,12 @@ _SCALE = (
 )
 
 
-def _allowance(total: int, categories: int, variants: int, number: int) -> int:
+def _allowance(categories: int, variants: int, number: int) -> int:
     """Bytes of cards for one variant on one category."""
     if variants == 1:
-        return total // categories
+        return PAGE_BYTES // categories
     share = _MAIN_SHARE if number == 0 else (1 - _MAIN_SHARE) / (variants - 1)
-    return int(total * share) // categories
+    return int(PAGE_BYTES * share) // categories
 
 
 def _block(number: int, content: str) -> str:
@@ -135,7 +141,7 @@ def _warnings(run: Run, samples: Sequence[Sample], unreadable: Sequence[str]) ->
 
 
 def _introduction(run: Run, drawn: int) -> str:
-    count = len({variant for variants in run.stored().values() for variant in variants})
+    count = len({variant for variants in run.list_variants().values() for variant in variants})
     variants = f"{count} variants, {drawn} of them with pictures and curves" if count > 1 else "one variant"
     return f"{backbone_name(run.base)}, {variants}. Each list begins with the worst."
 
@@ -143,10 +149,11 @@ def _introduction(run: Run, drawn: int) -> str:
 def _settings(run: Run, titles: Mapping[str, str]) -> list[tuple[str, str]]:
     """The dataset, the backbone and the settings of the main variant."""
     main, title = next(iter(titles.items()))
-    about = next(run.about(category, main) for category, variants in run.stored().items() if main in variants)
+    about = next(
+        run.load_about(category, main) for category, variants in run.list_variants().items() if main in variants
+    )
     base = run.base
-    height, width = base.input_size
-    size = f"{width} x {height} pixels" + (f", centre of {base.resize} x {base.resize}" if base.resize else "")
+    size = _input_sizes(run, main) + (f", centre of {base.resize} x {base.resize}" if base.resize else "")
     digest = str(about.get("weights", ""))[:12]
     pairs = [
         ("Dataset", run.dataset.title + (f" ({run.dataset.split})" if run.dataset.split else "")),
@@ -162,6 +169,16 @@ def _settings(run: Run, titles: Mapping[str, str]) -> list[tuple[str, str]]:
             if name not in _HIDDEN_SETTINGS and value is not None:
                 pairs.append((name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
     return pairs
+
+
+def _input_sizes(run: Run, variant: str) -> str:
+    """The input of each category that has results of a variant; one size where it is the same for all."""
+    about = {
+        name: run.load_about(name, variant)["size"] for name, stored in run.list_variants().items() if variant in stored
+    }
+    sizes = {name: f"{width} x {height} pixels" for name, (height, width) in about.items()}
+    distinct = set(sizes.values())
+    return distinct.pop() if len(distinct) == 1 else "; ".join(f"{name}: {size}" for name, size in sizes.items())
 
 
 def _summary_row(view: View, category: str, place: int) -> page.MetricsRow:
@@ -206,11 +223,7 @@ def _variants_table(run: Run, stored: Mapping[str, Sequence[str]], caption: str)
 
 def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each metric where it is defined."""
-    means = {}
-    for name in TITLES:
-        values = [values[name] for values in metrics if not np.isnan(values[name])]
-        means[name] = float(np.mean(values)) if values else float("nan")
-    return means
+    return {name: mean_where_defined(values[name] for values in metrics) for name in TITLES}
 
 
 def _paper_tables(run: Run, names: Sequence[str]) -> str:
@@ -224,7 +237,7 @@ def _paper_tables(run: Run, names: Sequence[str]) -> str:
 
 def _fill_where_complete(run: Run, name: str) -> Result | None:
     """A table on the categories that have all of its variants; None where it cannot be filled."""
-    table, stored = build_table(name, run.dataset.name), run.stored()
+    table, stored = build_table(name, run.dataset.name), run.list_variants()
 
     def is_complete(category: str, seed: int) -> bool:
         return all(variant_name(row_config(run.base, row, seed)) in stored[category] for row in table.rows)

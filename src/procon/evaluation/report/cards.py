@@ -1,6 +1,5 @@
 """The part of a report about one variant on one category: lists of cards, the worst first, then its charts."""
 
-import base64
 from collections.abc import Sequence
 from itertools import zip_longest
 
@@ -9,9 +8,11 @@ from procon.evaluation.report import page
 from procon.evaluation.report.cases import SMALLEST, Case, hidden_regions, worst_scores
 from procon.evaluation.report.charts import safe_text
 from procon.evaluation.report.lineup import title_of
-from procon.evaluation.report.pictures import PeakScale, load_input, load_mask, outline, paint_map
+from procon.evaluation.report.pictures import PeakScale, grow, load_input, load_mask, paint_map
 from procon.evaluation.report.views import View
-from procon.evaluation.runs.verdicts import BEST_F1, KindTally
+from procon.evaluation.runs.verdicts import BEST_F1, KindTally, show_f1
+from procon.results.contours import outline_path
+from procon.showing.painting import data_uri
 from procon.vision.pictures import jpeg
 
 _MOST_CASES = 12  # misses and false alarms that are shown at most; of hidden regions, half as many
@@ -33,7 +34,7 @@ def view_section(view: View, title: str, variant: str, allowance: int, more: str
         ),
         (
             "Least visible regions",
-            "Regions of the ground truth that the map covers last, the worst first; the one that is meant is white. "
+            "Regions of the ground truth with the lowest map values, lowest first; the region of the card is white. "
             f"Regions below {SMALLEST} pixels are left out.",
             hidden_regions(view, _MOST_CASES // 2),
         ),
@@ -54,7 +55,7 @@ def view_section(view: View, title: str, variant: str, allowance: int, more: str
 
 
 def _verdict_table(view: View) -> str:
-    """Found and missed defects by kind and the false alarms, at the threshold of the model; then what it rests on."""
+    """Defects found and missed, by kind, and false alarms at the threshold of the model; then notes about it."""
     if view.verdicts is None:
         return f'<p class="warn">{safe_text(view.unknown)}</p>'
     good, defects, calibration = view.verdicts.good, list(view.verdicts.defects), view.verdicts.calibration
@@ -68,14 +69,12 @@ def _verdict_table(view: View) -> str:
         rows,
     )
     notes = calibration.describe(view.raw.about.get("training", ()))
-    if good.images and view.verdicts.defective:
-        notes.append(f"F1 of images: {100 * view.verdicts.f1:.2f}; {BEST_F1}: {100 * view.metrics['i_f1']:.2f}")
+    notes.append(f"F1 of images: {show_f1(view.verdicts.f1, view.metrics, 'i_f1')}")
     pixels = view.verdicts.pixels
     if pixels is not None:
         notes.append(
             f"{pixels.hit} of {pixels.regions} regions of the ground truth are hit above the pixel threshold "
-            f"{calibration.pixel_threshold:.4f}; F1 of pixels: {100 * pixels.f1:.2f}; {BEST_F1}: "
-            f"{100 * view.metrics['p_f1']:.2f}"
+            f"{calibration.pixel_threshold:.4f}; F1 of pixels: {show_f1(pixels.f1, view.metrics, 'p_f1')}"
         )
     return table + page.note_list(notes)
 
@@ -95,7 +94,7 @@ def _judged(view: View, errors: str, *, defective: bool) -> str:
 
 
 def _verdict(view: View, index: int) -> str:
-    """What the threshold of the model makes of an image; if it is unknown, what the best F1 does."""
+    """The verdict at the threshold of the model; if that is unknown, at the best F1."""
     defective, chosen = view.raw.labels[index], ""
     if view.verdicts is not None:
         wrong = bool(view.verdicts.flagged[index]) != defective
@@ -134,8 +133,8 @@ def _make_card(view: View, case: Case) -> str:
     outlines = _outlines(view, case)
     first = '<div class="gone">image is gone</div>'
     if part is not None:
-        first = f'<div class="stack"><img src="{_data_uri(part)}" alt="{name}, input">{outlines}</div>'
-    heat = _data_uri(paint_map(raw, case.index, view.scale, part))
+        first = f'<div class="stack"><img src="{_source(part)}" alt="{name}, input">{outlines}</div>'
+    heat = _source(paint_map(raw, case.index, view.scale, part))
     rank = f"rank {1 + int((raw.scores > raw.scores[case.index]).sum())} of {len(raw.scores)}"
     return (
         f'<li><div class="pair"><figure>{first}<figcaption>input</figcaption></figure>'
@@ -147,19 +146,19 @@ def _make_card(view: View, case: Case) -> str:
 
 
 def _outlines(view: View, case: Case) -> str:
-    """SVG of the ground truth to lay over a picture; the region of the case is drawn stronger."""
+    """The outline of the ground truth as SVG, to lay over a picture; the region of the case is white."""
     size = view.raw.size
     mask = view.masks.get(case.index)
     if mask is None:
         mask = load_mask(view.raw, case.index)
     if mask is None:
         return ""
-    away = max(1, round(max(size) / 130))  # pixels, so that the outline does not cover a small defect
-    border = outline(mask, away)
+    away = max(1, round(max(size) / 130))  # pixels
+    border = outline_path(grow(mask, away))
     paths = f'<path class="halo" d="{border}"></path><path class="edge" d="{border}"></path>'
     if case.region is not None:
-        paths += f'<path class="edge meant" d="{outline(case.region, away)}"></path>'
-    box = f"0 0 {size[1]} {size[0]}"
+        paths += f'<path class="edge meant" d="{outline_path(grow(case.region, away))}"></path>'
+    box = f"0 0 {2 * size[1]} {2 * size[0]}"  # outlines are in half pixels
     return f'<svg class="truth" viewBox="{box}" preserveAspectRatio="none" aria-hidden="true">{paths}</svg>'
 
 
@@ -173,5 +172,6 @@ def _color_bar(scale: PeakScale) -> str:
     )
 
 
-def _data_uri(pixels: Bytes) -> str:
-    return "data:image/jpeg;base64," + base64.b64encode(jpeg(pixels, quality=80)).decode()
+def _source(pixels: Bytes) -> str:
+    """The ``src`` of a picture."""
+    return data_uri(jpeg(pixels, quality=80))

@@ -1,4 +1,4 @@
-"""Which test images a person should look at: the worst misses, the worst false alarms, the regions a map hides."""
+"""Which test images a person should look at: the worst misses, the worst false alarms, the least visible regions."""
 
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ def worst_scores(view: View, count: int, *, defective: bool) -> list[Case]:
 
 
 def hidden_regions(view: View, count: int) -> list[Case]:
-    """Regions that the map covers last, the least visible first; see :data:`SMALLEST`."""
+    """Regions of at least :data:`SMALLEST` pixels, those with the lowest map values first."""
     cases = []
     for region in [region for region in view.regions if region.area >= SMALLEST][:count]:
         note = (

@@ -1,10 +1,11 @@
-"""Histograms and curves as SVG, without a drawing library: for a page, or as files of their own."""
+"""Histograms and curves as SVG, without a drawing library: for a page, or as separate files."""
 
 import html
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -13,20 +14,10 @@ from procon.arrays import AnyFloats
 WIDTH, HEIGHT = 360, 270
 LEFT, RIGHT, TOP, BOTTOM = 46, 348, 48, 226  # of the frame that values are drawn in
 _BARS = 32
-_HEAD = 18  # above a chart that is a file of its own
+_TICKS = 6  # of an axis, at most
+_STATIC = Path(__file__).parent / "static"
+_HEAD = 18  # pixels above a chart in a separate file
 _UNREADABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
-
-CHART_CSS = """
-.chart { --c0: #0b6bcb; --c1: #b4510a; --cgood: #1e7d46; --cbad: #c81e3c;
-  font: 12px system-ui, sans-serif; max-width: 100%; height: auto; }
-.chart text { fill: var(--fg); } .chart .soft { fill: var(--soft); } .chart .head { font-weight: 600; font-size: 13px; }
-.chart .grid { stroke: var(--line); stroke-width: 1; fill: none; } .chart .frame { stroke: var(--soft); fill: none; }
-.chart path.curve { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.chart .k0 { stroke: var(--c0); } .chart .k1 { stroke: var(--c1); stroke-dasharray: 6 3; }
-.chart .good { fill: var(--cgood); } .chart .bad { fill: var(--cbad); }
-.chart .cut { stroke: var(--fg); stroke-width: 1.5; stroke-dasharray: 5 4; }
-"""
-DARK_CHART_CSS = ".chart { --c0: #6cb2ff; --c1: #ff9d54; --cgood: #5ecb8a; --cbad: #ff6b81; }"
 
 
 @dataclass(frozen=True)
@@ -98,11 +89,11 @@ def draw_curves(title: str, curves: Sequence[ChartLine], x_title: str, y_title: 
     return _chart(title, about, x_title, y_title, parts)
 
 
-def choose_ticks(low: float, high: float, most: int = 6) -> list[tuple[float, str]]:
-    """Round numbers from ``low`` to ``high``, at most ``most``, with their texts."""
+def choose_ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """At most six round numbers from ``low`` to ``high``, with their texts."""
     span = high - low
-    size = 10.0 ** math.floor(math.log10(span / most))
-    step = next(size * factor for factor in (1, 2, 5, 10, 20) if span / (size * factor) <= most - 1)
+    size = 10.0 ** math.floor(math.log10(span / _TICKS))
+    step = next(size * factor for factor in (1, 2, 5, 10, 20) if span / (size * factor) <= _TICKS - 1)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [(place * step, f"{place * step:.{digits}f}") for place in range(first, last + 1)]
@@ -116,7 +107,7 @@ def make_standalone(chart: str, about: str) -> str:
     opened = opened.replace(f'"0 0 {WIDTH} {HEIGHT}"', f'"0 {-_HEAD} {WIDTH} {HEIGHT + _HEAD}"', 1)
     head, mark, rest = opened.partition(">")
     return (
-        f"{head}{mark}<style>{colors}{CHART_CSS}</style>"
+        f"{head}{mark}<style>{colors}{read_style('chart')}</style>"
         f'<rect y="{-_HEAD}" width="100%" height="100%" fill="#fff"></rect>'
         f'<text class="soft" x="{LEFT}" y="0">{safe_text(about)}</text>{rest}\n'
     )
@@ -164,6 +155,11 @@ def _y_mark(y: float, text: str) -> str:
         f'<line class="grid" x1="{LEFT}" x2="{RIGHT}" y1="{y:.1f}" y2="{y:.1f}"></line>'
         f'<text class="soft" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
     )
+
+
+def read_style(name: str) -> str:
+    """The style sheet ``name``."""
+    return (_STATIC / f"{name}.css").read_text(encoding="utf-8")
 
 
 def safe_text(text: str) -> str:

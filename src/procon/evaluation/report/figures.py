@@ -3,12 +3,13 @@
 Pictures are drawn with Pillow and charts as SVG. Every map has a colour bar with the numbers it stands for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from procon.arrays import Bytes
 from procon.errors import ConfigError
@@ -16,15 +17,16 @@ from procon.evaluation.report.cases import choose_examples
 from procon.evaluation.report.charts import make_standalone
 from procon.evaluation.report.lineup import layer_variants, main_variant, paper_columns, title_of, variant_titles
 from procon.evaluation.report.pictures import color_map, load_input, load_mask
-from procon.evaluation.report.views import normal_patches, open_view
+from procon.evaluation.report.views import good_patch_scores, open_view
 from procon.evaluation.runs.raw import Raw, Run
 from procon.files import atomic_path, atomic_text
 from procon.progress import Progress
+from procon.showing.sheet import INK, SOFT, Point, Sheet, break_lines, cut_text
 
 _ROWS = 5  # examples in a figure, unless they are given
 _SIDE = 200  # pixels of a picture
 _GAP, _MARGIN, _LINE, _BAR = 8, 16, 18, 12  # pixels
-_INK, _SOFT, _PAPER = "#1c2024", "#5b6570", "#ffffff"
+_SMALL = 12  # size of captions and notes
 _WHOLE = "from the median of the good test images to the highest value of any test image of the category"
 
 Span = tuple[float, float]
@@ -40,20 +42,14 @@ class _Column:
 
 
 def qualitative_grid(
-    run: Run,
-    category: str,
-    variants: Mapping[str, str] | None = None,
-    indices: Sequence[int] | None = None,
-    *,
-    side: int = _SIDE,
+    run: Run, category: str, indices: Sequence[int] | None = None, *, side: int = _SIDE
 ) -> Image.Image:
-    """Input, ground truth and the map of each variant; a row for each example.
+    """Input, ground truth and the maps of hard NN, SPM and ProCon, where they are stored; a row for each example.
 
-    ``variants`` are columns as title -> variant name, by default hard NN, SPM and ProCon as far as they are stored.
-    ``indices`` are test images, by default evenly spaced by score, so that the choice is no one's. Each column has a
-    scale of its own, because distances in different memories are not comparable.
+    ``indices`` are test images; by default they are evenly spaced by score, so that nobody picks them. Each column has
+    its own scale, because distances in different memories are not comparable.
     """
-    columns = variants or paper_columns(run, [category])
+    columns = paper_columns(run, [category])
     if not columns:
         main = main_variant(run)
         columns = {title_of(main, {}): main}
@@ -83,7 +79,7 @@ def layer_maps(
 
 
 def place_name(run: Run, category: str) -> str:
-    """Dataset and category, once where they are the same."""
+    """The names of dataset and category; one name where they are equal."""
     return category if run.dataset.title == category else f"{run.dataset.title}, {category}"
 
 
@@ -94,7 +90,7 @@ def _describe_choice(indices: Sequence[int] | None) -> str:
 def _column(run: Run, category: str, title: str, variant: str) -> _Column:
     raw = run.load(category, variant)
     peak = max(float(raw.pixel_map(index).max()) for index in range(len(raw.scores)))
-    return _Column(title, raw, (float(np.median(normal_patches(raw))), peak))
+    return _Column(title, raw, (float(np.median(good_patch_scores(raw))), peak))
 
 
 def _grid(title: str, note: str, columns: Sequence[_Column], indices: Sequence[int] | None, side: int) -> Image.Image:
@@ -108,34 +104,37 @@ def _grid(title: str, note: str, columns: Sequence[_Column], indices: Sequence[i
     heights = [max(1, round(side * height / width)) for height, width in sizes]
     lefts = [_MARGIN + place * (side + _GAP) for place in range(2 + len(columns))]
     width, top = lefts[-1] + side + _MARGIN, _MARGIN + 2 * _LINE + 10
-    foot = _wrap(note, width - 2 * _MARGIN)
+    foot = break_lines(note, width - 2 * _MARGIN, _SMALL)
     bottom = top + sum(heights) + len(chosen) * (_LINE + _GAP)
-    canvas = Image.new("RGB", (width, bottom + _BAR + (2 + len(foot)) * _LINE + _MARGIN), _PAPER)
-    draw = ImageDraw.Draw(canvas)
-    draw.text((_MARGIN, _MARGIN), title, fill=_INK, font=_font(16))
+    sheet = Sheet(width, bottom + _BAR + (2 + len(foot)) * _LINE + _MARGIN, _MARGIN)
+    sheet.label((_MARGIN, _MARGIN), title, INK, 16, "la")
     for left, heading in zip(lefts, ["Input", "Ground truth", *(column.title for column in columns)], strict=True):
-        draw.text((left + side // 2, top - 8), _cut(heading, side, 14), fill=_INK, font=_font(14), anchor="ms")
+        sheet.label((left + side // 2, top - 8), cut_text(heading, side, 14), INK, 14, "ms")
     for index, part, height in zip(chosen, parts, heights, strict=True):
         sample = last.samples[index]
         name = f"{sample.kind}  {sample.path.name}".encode("ascii", "replace").decode()
         pictures = [part, _mask_picture(last, index)]
         pictures += [color_map(column.raw.pixel_map(index), *column.span) for column in columns]
-        captions = [_cut(name, 2 * side, 12), "", *(f"score {column.raw.scores[index]:.3f}" for column in columns)]
+        captions = [
+            cut_text(name, 2 * side, _SMALL),
+            "",
+            *(f"score {column.raw.scores[index]:.3f}" for column in columns),
+        ]
         for left, pixels, caption in zip(lefts, pictures, captions, strict=True):
             if pixels is None:
                 missing = "image is gone" if left == lefts[0] else "no mask"
-                draw.rectangle((left, top, left + side - 1, top + height - 1), outline=_SOFT)
-                _small(draw, (left + side // 2, top + height // 2), missing, anchor="mm")
+                sheet.draw.rectangle((left, top, left + side - 1, top + height - 1), outline=SOFT)
+                sheet.label((left + side // 2, top + height // 2), missing, size=_SMALL, anchor="mm")
             else:
                 picture = Image.fromarray(pixels).resize((side, height), Image.Resampling.BICUBIC)
-                canvas.paste(picture, (left, top))
-            _small(draw, (left, top + height + 13), caption)
+                sheet.image.paste(picture, (left, top))
+            sheet.label((left, top + height + 13), caption, size=_SMALL, anchor="ls")
         top += height + _LINE + _GAP
     for left, column in zip(lefts[2:], columns, strict=True):
-        _color_bar(canvas, draw, (left, top), side, column.span)
+        _draw_color_bar(sheet, (left, top), side, column.span)
     for place, line in enumerate(foot):
-        _small(draw, (_MARGIN, top + _BAR + (2 + place) * _LINE + 8), line)
-    return canvas
+        sheet.label((_MARGIN, top + _BAR + (2 + place) * _LINE + 8), line, size=_SMALL, anchor="ls")
+    return sheet.image
 
 
 def _mask_picture(raw: Raw, index: int) -> Bytes | None:
@@ -147,45 +146,15 @@ def _mask_picture(raw: Raw, index: int) -> Bytes | None:
     return np.repeat(np.where(marked, np.uint8(255), np.uint8(0))[:, :, None], 3, axis=2)
 
 
-def _color_bar(canvas: Image.Image, draw: ImageDraw.ImageDraw, at: tuple[int, int], width: int, span: Span) -> None:
+def _draw_color_bar(sheet: Sheet, at: Point, width: int, span: Span) -> None:
     """The colours of a column with the numbers at the ends and, where there is room, in the middle."""
     low, high = span
     values = np.linspace(low, high, width, dtype=np.float32)[None].repeat(_BAR, axis=0)
-    canvas.paste(Image.fromarray(color_map(values, low, high)), at)
+    sheet.image.paste(Image.fromarray(color_map(values, low, high)), at)
     for place, anchor in ((0.0, "ls"), (0.5, "ms"), (1.0, "rs")):
         if place != 0.5 or width >= 120:
             text = f"{low + place * (high - low):.3f}"
-            _small(draw, (at[0] + place * (width - 1), at[1] + _BAR + 15), text, _INK, anchor)
-
-
-def _small(
-    draw: ImageDraw.ImageDraw, at: tuple[float, float], text: str, fill: str = _SOFT, anchor: str = "ls"
-) -> None:
-    draw.text(at, text, fill=fill, font=_font(12), anchor=anchor)
-
-
-def _cut(text: str, width: int, size: int) -> str:
-    """Text that is cut where it would leave its column."""
-    while len(text) > 4 and _font(size).getlength(text) > width:
-        text = text[:-4] + "..."
-    return text
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    """Lines of at most ``width`` pixels."""
-    lines = [""]
-    for word in text.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and _font(12).getlength(longer) > width:
-            lines.append(word)
-        else:
-            lines[-1] = longer
-    return lines
-
-
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Pillow's own font, the same on every machine."""
-    return ImageFont.load_default(size)
+            sheet.label((at[0] + place * (width - 1), at[1] + _BAR + 15), text, INK, _SMALL, anchor)
 
 
 def write_figures(
@@ -197,9 +166,12 @@ def write_figures(
     main = main_variant(run, variant)
     for place, category in enumerate(categories):
         target = folder / category
-        for name, make in (("qualitative", qualitative_grid), ("layers", layer_maps)):
+        for name, draw in (
+            ("qualitative", partial(qualitative_grid, run, category)),
+            ("layers", partial(layer_maps, run, category, variant)),
+        ):
             try:
-                picture = make(run, category)
+                picture = draw()
             except ConfigError as error:
                 problems.append(f"{category}: {name}.png was left out: {error}")
                 continue
@@ -207,7 +179,7 @@ def write_figures(
             with atomic_path(written[-1]) as temporary:
                 picture.save(temporary, "PNG", optimize=True)
         about = f"{place_name(run, category)}, {title_of(main, variant_titles(run))}"
-        if main in run.stored().get(category, ()):
+        if main in run.list_variants().get(category, ()):
             for name, chart in open_view(run, category, main).draw_charts().items():
                 with atomic_text(target / f"{name}.svg") as stream:
                     stream.write(make_standalone(chart, about))

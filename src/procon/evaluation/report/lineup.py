@@ -1,4 +1,4 @@
-"""Which variants of a run are shown, in which order, under which names; and a run whose images are gone."""
+"""The variants of a run that are shown, their order and their names; also for a run whose images are gone."""
 
 import json
 import shlex
@@ -13,7 +13,7 @@ from procon.errors import ConfigError, ImageError
 from procon.evaluation.data.datasets import BENCHMARKS, Category, Dataset
 from procon.evaluation.metrics import PIXEL_KEYS, MetricValues, evaluate
 from procon.evaluation.paper.tables import HARD_RECIPE, SPM_RECIPE, final_point
-from procon.evaluation.runs.raw import SHARED, Run, base_of, variant_name
+from procon.evaluation.runs.raw import SHARED, Run, base_config, variant_name
 
 DRAWN_VARIANTS = 4  # of ours, with pictures and curves, at most; all are in the tables
 
@@ -33,7 +33,7 @@ def open_run(folder: Path) -> Run:
     title = BENCHMARKS[name].title if name in BENCHMARKS else root.name
     stored = sorted(path.name for path in (folder / "raw").glob("*") if path.is_dir())
     dataset = Dataset(name, title, root, tuple(stored), (), reader=refuse_category)
-    return Run(folder, dataset, base_of(document))
+    return Run(folder, dataset, base_config(document))
 
 
 def load_metrics(run: Run, category: str, variant: str) -> MetricValues:
@@ -64,8 +64,8 @@ def operating_points(run: Run) -> list[dict[str, Any]]:
 
 
 def paper_columns(run: Run, categories: Sequence[str]) -> dict[str, str]:
-    """Hard NN, SPM and ProCon as far as they are stored, at the operating point of which most are."""
-    stored = run.stored()
+    """The stored ones of hard NN, SPM and ProCon, at the operating point for which most are stored."""
+    stored = run.list_variants()
     names = {variant for category in categories for variant in stored.get(category, ())}
     columns = [paper_variants(run, point) for point in operating_points(run)]
     present = [{title: name for title, name in column.items() if name in names} for column in columns]
@@ -73,8 +73,8 @@ def paper_columns(run: Run, categories: Sequence[str]) -> dict[str, str]:
 
 
 def main_variant(run: Run, wanted: str | None = None) -> str:
-    """The variant that is shown first: the wanted one, or the paper's recipe, or the first one stored."""
-    names = sorted({variant for variants in run.stored().values() for variant in variants})
+    """The variant that is shown first: ``wanted``, else the paper's recipe, else the first that is stored."""
+    names = sorted({variant for variants in run.list_variants().values() for variant in variants})
     if not names:
         raise ConfigError(f"{run.folder}: holds no results yet; make some with procon bench or procon reproduce")
     if wanted is not None:
@@ -90,7 +90,7 @@ def choose_variants(run: Run, wanted: str | None = None) -> dict[str, str]:
 
     At most :data:`DRAWN_VARIANTS` of ours, and all that other systems wrote.
     """
-    stored, others = run.stored(), name_other_systems(run)
+    stored, others = run.list_variants(), name_other_systems(run)
     names = sorted({variant for variants in stored.values() for variant in variants} - others.keys())
     order = [main_variant(run, wanted), *reversed(paper_columns(run, list(stored)).values())]
     if len(names) <= DRAWN_VARIANTS:
@@ -100,7 +100,7 @@ def choose_variants(run: Run, wanted: str | None = None) -> dict[str, str]:
 
 
 def variant_titles(run: Run) -> dict[str, str]:
-    """Variants with a name of their own: ``ProCon (1 %, B = 5)``, and results that another system wrote."""
+    """The variants that have a title, such as ``ProCon (1 %, B = 5)``, and the results of other systems."""
     titles = name_other_systems(run)
     for point in operating_points(run):
         for title, variant in paper_variants(run, point).items():
@@ -111,8 +111,8 @@ def variant_titles(run: Run) -> dict[str, str]:
 
 def name_other_systems(run: Run) -> dict[str, str]:
     """Results that another system wrote into the run: variant -> its name, with its backbone if two have that name."""
-    stored = {variant: category for category, variants in run.stored().items() for variant in variants}
-    abouts = {variant: run.about(category, variant) for variant, category in sorted(stored.items())}
+    stored = {variant: category for category, variants in run.list_variants().items() for variant in variants}
+    abouts = {variant: run.load_about(category, variant) for variant, category in sorted(stored.items())}
     systems = {variant: str(about.get("system", "procon")) for variant, about in abouts.items()}
     counts = Counter(systems.values())
     return {
@@ -123,7 +123,7 @@ def name_other_systems(run: Run) -> dict[str, str]:
 
 
 def title_of(variant: str, titles: Mapping[str, str]) -> str:
-    """What to call a variant: its title among ``titles``, or how it differs from the paper's recipe."""
+    """The title of a variant among ``titles``, else its differences from the paper's recipe."""
     if variant in titles:
         return titles[variant]
     return "the paper's recipe" if variant == "default" else variant.replace("+", ", ")
@@ -134,7 +134,7 @@ def layer_variants(run: Run, category: str, variant: str | None = None) -> dict[
 
     By default of the paper's recipe at the operating point whose single layers are stored.
     """
-    stored = run.stored().get(category, [])
+    stored = run.list_variants().get(category, [])
     recipes = [paper_variants(run, point)["ProCon"] for point in operating_points(run)]
     for name in [variant] if variant is not None else [recipe for recipe in recipes if recipe in stored]:
         config = Config.from_dict(run.load(category, name).about["config"])

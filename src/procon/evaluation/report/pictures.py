@@ -1,4 +1,4 @@
-"""Maps as pictures: one colour scale for all images of a category under a variant, over the part that the model saw."""
+"""Heat maps as pictures, over the part that the model saw: one colour scale per category and variant."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ _RAMP = np.array(
 
 @dataclass(frozen=True)
 class PeakScale(ColorScale):
-    """What map values mean in colour, fixed for a category and a variant.
+    """The colours of map values, fixed for a category and a variant.
 
     ``typical`` is the median patch of good test images and ``threshold`` is exceeded by one in a thousand of their
     pixels; ``peak`` is the highest pixel of any test image.
@@ -44,7 +44,7 @@ class PeakScale(ColorScale):
         return np.interp(heatmap, self.knots(), (0.0, 1.0, 2.0)).astype(np.float32)
 
     def place(self, value: float) -> float:
-        """Where a value stands on a colour bar from ``typical`` to ``peak``, 0 to 1."""
+        """The position of a value on a colour bar from ``typical`` to ``peak``, 0 to 1."""
         low, _, high = self.knots()
         return min(1.0, max(0.0, (value - low) / (high - low)))
 
@@ -66,7 +66,7 @@ def color_map(values: Floats, low: float, high: float) -> Bytes:
 
 
 def load_input(raw: Raw, index: int, longest: int = THUMBNAIL) -> Bytes | None:
-    """What the model saw of an image, in its own proportions, at most ``longest`` pixels a side; None if it is gone."""
+    """The part of an image that the model saw, at most ``longest`` pixels a side; None if the image is gone."""
     try:
         pixels = open_image(raw.samples[index].path).rgb8()
     except ImageError:
@@ -95,21 +95,6 @@ def paint_map(raw: Raw, index: int, scale: PeakScale, part: Bytes | None) -> Byt
     return paint(part, shrink_map(np.ascontiguousarray(heatmap, np.float32), part.shape[:2]), scale)
 
 
-def outline(mask: Bools, away: int = 0) -> str:
-    """The border of a mask [H, W], ``away`` pixels outside of it, as the ``d`` of an SVG path along pixel edges."""
-    if away:
-        mask = np.asarray(ndimage.binary_dilation(mask, iterations=away), np.bool_)
-    parts = []
-    rows = np.pad(mask, ((1, 1), (0, 0)))
-    for row, edges in enumerate(rows[1:] != rows[:-1]):
-        parts += [f"M{start} {row}H{stop}" for start, stop in _runs(edges)]
-    columns = np.pad(mask, ((0, 0), (1, 1)))
-    for column, edges in enumerate((columns[:, 1:] != columns[:, :-1]).T):
-        parts += [f"M{column} {start}V{stop}" for start, stop in _runs(edges)]
-    return "".join(parts)
-
-
-def _runs(line: Bools) -> list[tuple[int, int]]:
-    """(start, stop) of every run of True."""
-    places = np.flatnonzero(np.diff(line, prepend=False, append=False)).tolist()
-    return list(zip(places[::2], places[1::2], strict=True))
+def grow(mask: Bools, steps: int) -> Bools:
+    """A mask [H, W] with ``steps`` pixels more on every side, so that its outline does not cover a small defect."""
+    return np.asarray(ndimage.binary_dilation(mask, iterations=steps), np.bool_)

@@ -1,4 +1,4 @@
-"""One variant on one category as reports and figures show it: metrics, curves, scale and regions of its maps."""
+"""What reports and figures show of one variant on one category: metrics, curves, colour scale and regions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from scipy import ndimage
 from procon.arrays import Bools, Floats
 from procon.errors import ImageError
 from procon.evaluation.metrics import FPR_LIMIT, Curve, MetricValues, trace_curves, trace_image_curves
+from procon.evaluation.metrics.pixels import TOUCHING
 from procon.evaluation.report import charts
 from procon.evaluation.report.lineup import load_metrics
 from procon.evaluation.report.pictures import PeakScale
@@ -18,7 +19,6 @@ from procon.evaluation.runs.verdicts import ImageVerdicts, explain_unknown, judg
 
 _BINS = 1 << 14
 _QUANTILE = 0.999
-_TOUCHING = np.ones((3, 3), int)  # diagonal neighbours belong to one region
 _RATE = "false positive rate"
 
 
@@ -114,7 +114,7 @@ def open_view(run: Run, category: str, variant: str) -> View:
         good += 0 if raw.samples[index].defective else counts
         regions += [] if mask is None else _regions(index, values, mask)
         peak = max(peak, float(values.max()))
-    verdicts = judge_images(raw, run.base, maps, masks)
+    verdicts = judge_images(raw.calibrate(run.base), raw.scores, raw.samples, maps, masks)
     return View(
         raw,
         load_metrics(run, category, variant),
@@ -131,7 +131,7 @@ def open_view(run: Run, category: str, variant: str) -> View:
     )
 
 
-def normal_patches(raw: Raw) -> Floats:
+def good_patch_scores(raw: Raw) -> Floats:
     """The patch scores of good images; of all images where none is good."""
     labels = np.array(raw.labels)
     return raw.maps if labels.all() else raw.maps[~labels]
@@ -139,7 +139,7 @@ def normal_patches(raw: Raw) -> Floats:
 
 def _normal_values(raw: Raw, good: NDArray[np.int64], edges: NDArray[np.float64]) -> tuple[float, float]:
     """The median and the limit of normal values; ``good`` counts the pixels of good images between ``edges``."""
-    patches = normal_patches(raw)
+    patches = good_patch_scores(raw)
     typical = float(np.median(patches))
     if not good.sum():
         return typical, float(np.quantile(patches, _QUANTILE))
@@ -147,7 +147,7 @@ def _normal_values(raw: Raw, good: NDArray[np.int64], edges: NDArray[np.float64]
 
 
 def _regions(index: int, values: Floats, mask: Bools) -> list[MaskRegion]:
-    labels, count = ndimage.label(mask, _TOUCHING)
+    labels, count = ndimage.label(mask, TOUCHING)
     numbers = np.arange(1, count + 1)
     medians = ndimage.median(values, labels, numbers)
     areas = np.bincount(labels.ravel())[1:]
@@ -156,7 +156,7 @@ def _regions(index: int, values: Floats, mask: Bools) -> list[MaskRegion]:
 
 def select_region(mask: Bools, number: int) -> Bools:
     """The pixels of one region of a mask."""
-    return np.asarray(ndimage.label(mask, _TOUCHING)[0] == number, np.bool_)
+    return np.asarray(ndimage.label(mask, TOUCHING)[0] == number, np.bool_)
 
 
 def best_threshold(scores: Floats, labels: Sequence[bool]) -> float | None:

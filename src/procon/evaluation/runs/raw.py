@@ -1,4 +1,4 @@
-"""A run: raw scores and maps of every variant and category in one folder, from which all metrics are computed later.
+"""A run: one folder with the raw scores and maps of every variant and category; metrics are computed from these.
 
 ::
 
@@ -15,7 +15,7 @@ Files are written atomically, so repeating the command continues a run that was 
 import json
 import math
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from procon.arrays import Bools, Floats, Reals
-from procon.config import Config, refuse
+from procon.arrays import AnyFloats, Bools, Floats, Reals
+from procon.config import AUTO, Config, refuse
 from procon.errors import ConfigError
 from procon.evaluation.data.datasets import Dataset, Sample, open_dataset, read_mask
+from procon.evaluation.data.layouts import with_pixels
 from procon.evaluation.metrics import IMAGE_KEYS, PIXEL_KEYS, MetricValues, evaluate
 from procon.evaluation.runs.sweep import Sweep, VariantScores
 from procon.evaluation.runs.tokens import TokenCache
@@ -36,8 +37,9 @@ from procon.model.calibration import Calibration, GoodScore
 from procon.progress import Progress
 from procon.vision.backbone import Backbone
 from procon.vision.images import crop_origin
+from procon.vision.shape import resolve_shape
 
-SHARED = ("backbone", "weights", "image_size", "resize", "aspect", "tile", "precision")
+SHARED = ("backbone", "weights", "image_size", "patch_budget", "max_scale", "resize", "aspect", "tile", "precision")
 """Settings that all variants of a run share; the others tell its variants apart."""
 THRESHOLD_SETTINGS = ("false_alarm_rate", "threshold_rule")
 """Settings that no raw result depends on: thresholds are computed from stored scores, at any rate and by any rule."""
@@ -62,7 +64,7 @@ def variant_name(config: Config) -> str:
 class Raw:
     """Scores and maps of one variant on one category, as stored."""
 
-    scores: Floats  # [N]
+    scores: AnyFloats  # [N]
     maps: Floats  # [N, rows, columns]: patch scores, or pixel scores of a system without patches
     samples: tuple[Sample, ...]
     size: tuple[int, int]  # (height, width) of the pixel maps
@@ -105,31 +107,31 @@ class Raw:
 
     def load_pixels(self) -> tuple[list[int], Iterable[Floats], Iterator[Bools | None]]:
         """The images with ground truth per pixel, their maps, and their masks, which can be read once (None: good)."""
-        images = [i for i, sample in enumerate(self.samples) if sample.mask is not None or not sample.defective]
-        maps: Iterable[Floats] = PixelMaps(self, images)
+        images = with_pixels(self.samples)
+        maps: Iterable[Floats] = LazyMaps(self.pixel_map, images)
         if 4 * len(images) * self.size[0] * self.size[1] <= _MAPS_IN_RAM:
             maps = list(maps)
         return images, maps, map(self.mask, images)
 
 
 @dataclass(frozen=True)
-class PixelMaps:
-    """The pixel maps of some images, computed again each time they are read."""
+class LazyMaps:
+    """The pixel maps of some images, made again in every pass over them."""
 
-    raw: Raw
+    make_map: Callable[[int], Floats]
     images: Sequence[int]
 
     def __iter__(self) -> Iterator[Floats]:
-        return map(self.raw.pixel_map, self.images)
+        return map(self.make_map, self.images)
 
 
 class Run:
-    """A folder of raw results; opened by a command that adds to it, or by one that only reads."""
+    """A folder of raw results, opened to add to it or to read it."""
 
     def __init__(self, folder: Path, dataset: Dataset, base: Config, *, verdicts: bool = False) -> None:
         """A run in ``folder``; an existing run is continued if it has the same data and settings.
 
-        With ``verdicts`` it scores the training images too, so that the threshold of the model is known.
+        With ``verdicts``, training images are scored too, so that the threshold of the model is known.
         """
         refuse(base, "bench")
         self.folder, self.dataset, self.base, self.verdicts = folder, dataset, base, verdicts
@@ -139,7 +141,8 @@ class Run:
         self._about = json.loads(json.dumps(about))  # with lists in place of tuples, as in the file
         stored = _read_json(folder / "run.json")
         if stored is not None:
-            old, new = ({**document, **document["settings"]} for document in (stored, self._about))
+            settings = {**shared_defaults(), **stored["settings"]}  # a run may be older than a setting
+            old, new = {**stored, **settings}, {**self._about, **self._about["settings"]}
             differs = [name for name in ("dataset", "root", *SHARED) if old.get(name) != new[name]]
             if differs:
                 there = ", ".join(f"{name} {old.get(name)} instead of {new[name]}" for name in differs)
@@ -152,7 +155,7 @@ class Run:
         if stored is None:
             raise ConfigError(f"{folder}: holds no run (no run.json); make one with procon bench or procon reproduce")
         dataset = open_dataset(Path(stored["root"]), stored["dataset"])
-        return cls(folder, dataset, base_of(stored))
+        return cls(folder, dataset, base_config(stored))
 
     def use_threshold(self, config: Config) -> None:
         """Compute thresholds at the rate and by the rule of ``config`` from now on; ``run.json`` says so."""
@@ -180,7 +183,7 @@ class Run:
         with np.load(path, allow_pickle=False) as stored:
             return "good" in stored
 
-    def stored(self) -> dict[str, list[str]]:
+    def list_variants(self) -> dict[str, list[str]]:
         """The variants that are there, by category."""
         variants: dict[str, list[str]] = {}
         for path in sorted((self.folder / "raw").glob("*/*.npz")):
@@ -202,7 +205,7 @@ class Run:
                 arrays["good"] = scored.good
             np.savez(stream, **arrays)
 
-    def about(self, category: str, variant: str) -> dict[str, Any]:
+    def load_about(self, category: str, variant: str) -> dict[str, Any]:
         """What was recorded with raw results, without reading them."""
         with np.load(self.raw_path(category, variant), allow_pickle=False) as stored:
             document: dict[str, Any] = json.loads(bytes(stored["about"]))
@@ -279,7 +282,7 @@ class Run:
     def score_memory(
         self, category: str, variants: Iterable[Config], memory: str, device: torch.device, on_progress: Progress
     ) -> None:
-        """A part of :meth:`compute` that any process may do after :meth:`prepare_memories`."""
+        """Do a part of :meth:`compute`, in any process, after :meth:`prepare_memories`."""
         todo = self._todo(category, variants)
         self._open_sweep(category, todo, device, on_progress)[0].score_memory(todo.values(), memory, on_progress)
 
@@ -291,13 +294,17 @@ class Run:
         return self.folder / "work" / category
 
     def _todo(self, category: str, variants: Iterable[Config]) -> dict[str, Config]:
-        """The variants that have no raw results yet, by name."""
+        """The variants that have no raw results yet, by name, with the input that the category has."""
         wanted = {variant_name(config): config for config in variants}
         for config in wanted.values():
             refuse(config, "bench")
             if any(getattr(config, name) != getattr(self.base, name) for name in SHARED):
                 raise ConfigError(f"variants of a run must share {', '.join(SHARED)}")
-        return {name: config for name, config in wanted.items() if not self.has(category, config)}
+        missing = {name: config for name, config in wanted.items() if not self.has(category, config)}
+        if not missing or self.base.image_size != AUTO:
+            return missing
+        size = resolve_shape(self.base, self.dataset.category(category).train).image_size
+        return {name: replace(config, image_size=size) for name, config in missing.items()}
 
     def _open_sweep(
         self, name: str, todo: dict[str, Config], device: torch.device, on_progress: Progress
@@ -310,17 +317,18 @@ class Run:
             )
         # One backbone returns every block that any variant uses; it is reused for the next category.
         layers = {layer for config in todo.values() for layer in config.layers}
-        config = replace(self.base, layers=tuple(sorted(layers)))
+        base = replace(self.base, image_size=next(iter(todo.values())).image_size)
+        config = replace(base, layers=tuple(sorted(layers)))
         if self._loaded is None or self._loaded[:2] != (config, device):
             self._loaded = (config, device, Backbone.load(config, device))
         backbone = self._loaded[2]
         images = [*category.train, *(sample.path for sample in category.test)]
-        identity = json.dumps([backbone.sha256, str(device.type), {name: self.base.to_dict()[name] for name in SHARED}])
-        rows, columns = self.base.grid
+        identity = json.dumps([backbone.sha256, str(device.type), {name: base.to_dict()[name] for name in SHARED}])
+        rows, columns = base.grid
         work = self._work(name)
         tokens = TokenCache(work / "tokens", images, rows * columns, backbone.architecture.hidden, identity)
         if tokens.missing(backbone.layers):
-            tokens.fill(backbone, self.base, lambda done, total: on_progress("reading images", done, total))
+            tokens.fill(backbone, base, on_progress)
         sweep = Sweep(work / "residuals", tokens, len(category.train), backbone)
         return sweep, backbone.sha256
 
@@ -331,7 +339,7 @@ def measure_raw(raw: Raw) -> MetricValues:
 
 
 def measure_masked(
-    scores: Reals | Floats, labels: Bools, images: Sequence[int], maps: Iterable[Floats], masks: Iterable[Bools | None]
+    scores: AnyFloats, labels: Bools, images: Sequence[int], maps: Iterable[Floats], masks: Iterable[Bools | None]
 ) -> MetricValues:
     """All metrics of ``scores`` [N] and ``labels`` [N], of which only some ``images`` have ``maps`` and ``masks``."""
     image = evaluate(scores, labels)
@@ -341,9 +349,14 @@ def measure_masked(
     return MetricValues({key: source[key] for key, source in sources.items()}, reasons)
 
 
-def base_of(document: Mapping[str, Any]) -> Config:
+def base_config(document: Mapping[str, Any]) -> Config:
     """The settings that ``run.json`` holds."""
     return Config.from_dict({**document["settings"], **document.get("threshold", {})})
+
+
+def shared_defaults() -> dict[str, Any]:
+    """The defaults of the settings that all variants of a run share."""
+    return {name: getattr(Config(), name) for name in SHARED}
 
 
 def _relative(path: Path, root: Path) -> str:

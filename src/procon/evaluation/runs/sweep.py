@@ -1,6 +1,6 @@
-"""Many variants of one category for little more than the price of one.
+"""Score many variants of one category for little more than the cost of one.
 
-A variant is a :class:`Config`. What variants have in common is computed once: the tokens of a block, the coreset of a
+A variant is a :class:`Config`. What variants share is computed once: the tokens of a block, the coreset of a
 memory (a smaller bank of the same seed is the beginning of a larger one), the residuals of a bank. Only the fusion, a
 few operations on small arrays, is computed for each variant. The scores are those of
 ``Detector(config).fit(...).predict(...)``, bit for bit on a CPU, and so are the scores of its training images.
@@ -24,8 +24,15 @@ from procon.errors import ConfigError
 from procon.evaluation.runs.tokens import TokenCache
 from procon.files import atomic_path
 from procon.method.consensus import bank_consensus, lower_quartile, median, top_mean
-from procon.method.neighbors import nearest_in_banks
-from procon.method.score import fuse_layers, layer_scales, neighbors_of, read_layer, read_neighbors, shift_maps
+from procon.method.score import (
+    find_neighbors,
+    fuse_layers,
+    layer_scales,
+    neighbors_of,
+    read_layer,
+    read_neighbors,
+    shift_maps,
+)
 from procon.model.fitting import calibrate_memory, needs_measuring
 from procon.model.memory import LayerMemory, Memory
 from procon.model.reader import Embedding, Extractor, Reader
@@ -44,7 +51,7 @@ from procon.vision.backbone import Backbone
 
 @dataclass(frozen=True)
 class VariantScores:
-    """What a variant says about the test images of a category."""
+    """The scores and maps of a variant on the test images of a category."""
 
     scores: Floats  # [N]
     maps: Floats  # [N, rows, columns]: patch scores
@@ -52,7 +59,7 @@ class VariantScores:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _ResidualPart:
     """The residuals of one memory under one readout, for as many banks as any variant needs."""
 
     config: Config  # a variant that needs them
@@ -63,7 +70,7 @@ class _Part:
 
     @property
     def extras(self) -> list[str]:
-        """What is stored besides the residuals, as endings of file names."""
+        """What is stored in addition to the residuals, as endings of file names."""
         relative = self.config.score_relative_to == "anchors"
         needed = {
             "-scale": self.config.normalization == "train",
@@ -119,15 +126,15 @@ class Sweep:
         if parts:
             self._score_memory(parts, self._ticks([parts], on_progress))
 
-    def _missing(self, variants: Iterable[Config]) -> dict[str, list[_Part]]:
+    def _missing(self, variants: Iterable[Config]) -> dict[str, list[_ResidualPart]]:
         """The residuals that ``variants`` need and that are not complete on disk, by memory."""
-        merged: dict[str, _Part] = {}
+        merged: dict[str, _ResidualPart] = {}
         for part in (part for config in variants for part in self._parts(config)):
             if part.key not in merged or part.banks > merged[part.key].banks:
                 merged[part.key] = part
         return _group_by([part for part in merged.values() if not self._is_complete(part)], lambda part: part.memory)
 
-    def _ticks(self, groups: Iterable[list[_Part]], on_progress: Progress) -> Callable[[], None]:
+    def _ticks(self, groups: Iterable[list[_ResidualPart]], on_progress: Progress) -> Callable[[], None]:
         """A function to call after each image that is embedded for a memory or scored by it."""
         test = len(self._tokens.images) - self._train
         total = sum(self._train + test * len(group) for group in groups)
@@ -142,7 +149,7 @@ class Sweep:
 
     # ------------------------------------------------------------------------------------------------ what is needed
 
-    def _parts(self, config: Config) -> list[_Part]:
+    def _parts(self, config: Config) -> list[_ResidualPart]:
         """The residuals that a variant is made of; their keys are digests of everything they depend on."""
         readout: dict[str, Any] = {"readout": config.readout, "compression": config.compression}
         if config.readout != "hard":
@@ -151,7 +158,7 @@ class Sweep:
             readout |= {"tau": config.tau, "tau_patches": config.tau_patches}
         parts = []
         for index in range(len(self._embedding(config).dims)):
-            part = _Part(config, index, config.banks, self._memory_key(config, index), "")
+            part = _ResidualPart(config, index, config.banks, self._memory_key(config, index), "")
             about = {"memory": part.memory, "size": self._size(config), **readout}
             if part.extras:  # these depend on the consensus of all banks
                 about |= {"banks": config.banks, "extras": part.extras}
@@ -183,7 +190,7 @@ class Sweep:
 
     # ------------------------------------------------------------------------------------------------ the work
 
-    def _score_memory(self, parts: list[_Part], tick: Callable[[], None]) -> None:
+    def _score_memory(self, parts: list[_ResidualPart], tick: Callable[[], None]) -> None:
         """All residuals of one memory: its training patches are embedded once."""
         config, index = parts[0].config, parts[0].index
         embedding, patches = self._embedding(config), config.grid[0] * config.grid[1]
@@ -197,7 +204,7 @@ class Sweep:
                 tick()
             picks = self._picks(store, 0, parts)
 
-            def make_layer(banks: int, part: _Part) -> LayerMemory:
+            def make_layer(banks: int, part: _ResidualPart) -> LayerMemory:
                 return self._gather(store, 0, picks[:banks], part.config)
 
             for alike in _group_by(parts, self._search_key).values():
@@ -213,20 +220,17 @@ class Sweep:
                         tested = self._embed(embedding, index, test)
                         self._score_good(part, make_layer(part.banks, part), store, tested)
 
-    def _search_key(self, part: _Part) -> tuple[Any, ...]:
+    def _search_key(self, part: _ResidualPart) -> tuple[Any, ...]:
         """Parts with the same key share their neighbours. An approximate search finds others for another k."""
         config = part.config
         approximate = config.compression == "approximate"
         return self._size(config), config.compression, (config.num_neighbors, config.readout) if approximate else None
 
-    def _score_image(self, features: Tensor, layer: LayerMemory, parts: list[_Part]) -> list[Tensor]:
+    def _score_image(self, features: Tensor, layer: LayerMemory, parts: list[_ResidualPart]) -> list[Tensor]:
         """Residuals [B, P] of one image [1, P, D] for each of ``parts``, with one search for neighbours."""
-        if self._device.type == "cuda":  # where the search is fused with the readout
-            return [read_layer(features, layer, part.config).residuals[0] for part in parts]
         k = max(neighbors_of(part.config) for part in parts)
-        distances, rows = nearest_in_banks(features[0], layer.index, k)
-        nearest = layer.index.anchors, distances, rows
-        return [read_neighbors(features[0], *nearest, part.config).residuals[0] for part in parts]
+        anchors, nearest = layer.index.anchors, find_neighbors(features, layer.index, k)
+        return [read_neighbors(features, anchors, nearest, part.config).residuals[0] for part in parts]
 
     def _embed(self, embedding: Embedding, index: int, images: range) -> Iterable[Tensor]:
         for tokens in self._tokens.load_tokens(embedding.blocks(index), images):
@@ -237,7 +241,7 @@ class Sweep:
         gathered = gather_layer(store, layer, picks[:, : self._size(config)])
         return gathered.compressed(config.compression).to(self._device)
 
-    def _picks(self, store: FeatureStore, layer: int, parts: list[_Part]) -> Tensor:
+    def _picks(self, store: FeatureStore, layer: int, parts: list[_ResidualPart]) -> Tensor:
         """The patches of the largest bank that any of the parts needs, [banks, size]; stored for the next command."""
         config, name = parts[0].config, parts[0].memory + "-picks"
         size = max(self._size(part.config) for part in parts)
@@ -252,7 +256,9 @@ class Sweep:
         self._save(name, picks.numpy())
         return picks
 
-    def _score_good(self, part: _Part, layer: LayerMemory, store: FeatureStore, tested: Iterable[Tensor]) -> None:
+    def _score_good(
+        self, part: _ResidualPart, layer: LayerMemory, store: FeatureStore, tested: Iterable[Tensor]
+    ) -> None:
         """Score the good images, each without its own anchors, and the test images relative to the levels of these."""
         config, source = part.config, layer.origin // store.patches  # the training image of each anchor
         maps: list[Tensor] = []
@@ -265,14 +271,14 @@ class Sweep:
             reading = read_layer(features, layer, config, source == image)
             maps.append(bank_consensus(reading.residuals))
             if "-relative" in part.extras:
-                sums.append(reading.sums(len(layer.anchors)))
+                sums.append(reading.sums(len(layer.anchors))[0])
         if "-scale" in part.extras:
             self._save(part.key + "-scale", np.array(layer_scales(values.unsqueeze(1) for values in maps)))
         if "-good" in part.extras:
             self._save(part.key + "-good", torch.cat(maps).cpu().numpy())
         if sums:
             levels = replace(layer, sums=sum(sums[1:], sums[0])).levels
-            readings = (read_layer(features, layer, config, neighbors=True) for features in tested)
+            readings = (read_layer(features, layer, config) for features in tested)
             relative = [reading.relative_to(levels)[0].cpu().numpy() for reading in readings]
             self._save(part.key + "-relative", np.stack(relative))
 
@@ -294,7 +300,7 @@ class Sweep:
             calibration = calibrate_memory(reader, memory, good, paths[: self._train], on_progress)[1]
         return np.array([] if calibration is None else calibration.good_scores, np.float64).reshape(-1, 3)
 
-    def _fuse(self, config: Config, parts: list[_Part]) -> VariantScores:
+    def _fuse(self, config: Config, parts: list[_ResidualPart]) -> VariantScores:
         def load_all(extra: str) -> list[Tensor]:
             return [torch.from_numpy(self._load(part.key + extra)) for part in parts]
 
@@ -319,8 +325,8 @@ class Sweep:
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.npy"
 
-    def _is_complete(self, part: _Part) -> bool:
-        """Whether the residuals are stored for enough banks, with all that is needed besides them."""
+    def _is_complete(self, part: _ResidualPart) -> bool:
+        """Whether the residuals are stored for enough banks, with everything in ``extras``."""
         if not all(self._path(part.key + extra).exists() for extra in ("", *part.extras)):
             return False
         return bool(np.load(self._path(part.key), mmap_mode="r", allow_pickle=False).shape[1] >= part.banks)
@@ -334,8 +340,8 @@ class Sweep:
             np.save(stream, values, allow_pickle=False)
 
 
-def _group_by(parts: list[_Part], key: Callable[[_Part], Any]) -> dict[Any, list[_Part]]:
-    groups: dict[Any, list[_Part]] = {}
+def _group_by(parts: list[_ResidualPart], key: Callable[[_ResidualPart], Any]) -> dict[Any, list[_ResidualPart]]:
+    groups: dict[Any, list[_ResidualPart]] = {}
     for part in parts:
         groups.setdefault(key(part), []).append(part)
     return groups

@@ -1,8 +1,8 @@
-"""Tokens of a category's images on disk: one forward pass serves every variant, and a crash loses only a few images."""
+"""Tokens of a category's images on disk: one forward pass serves every variant; a crash loses only a few images."""
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from procon.config import Config
 from procon.errors import ImageError
 from procon.files import atomic_text
 from procon.model.reader import Extractor
+from procon.progress import Progress
 from procon.vision.backbone import Backbone
 
 _SAVE_EVERY = 8  # images between two updates of tokens.json
@@ -42,7 +43,7 @@ class TokenCache:
         """Blocks that are not complete yet, deepest last."""
         return sorted(block for block in blocks if self._done.get(block, 0) < len(self.images))
 
-    def fill(self, backbone: Backbone, config: Config, on_progress: Callable[[int, int], None]) -> None:
+    def fill(self, backbone: Backbone, config: Config, on_progress: Progress) -> None:
         """Run the images through ``backbone`` and store the tokens of its layers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         done = min(self._done.get(block, 0) for block in backbone.layers)
@@ -57,7 +58,7 @@ class TokenCache:
             before, done = done, done + len(group)
             if done // _SAVE_EVERY != before // _SAVE_EVERY or done == len(self.images):
                 self._save_state(files, done)
-            on_progress(done, len(self.images))
+            on_progress("reading images", done, len(self.images))
 
     def _open(self, block: int) -> NDArray[np.float32]:
         path, shape = self._path(block), (len(self.images), *self._shape)

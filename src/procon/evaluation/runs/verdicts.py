@@ -1,6 +1,7 @@
-"""Test images and regions judged at the threshold of the model, which no label sets: found, missed, false alarms.
+"""Verdicts on test images and regions at the threshold of the model: defects found, defects missed, false alarms.
 
-The best F1 that labels could choose is a metric. It says how well scores separate, not what a line would see.
+The threshold comes from training images alone. The best F1 that labels could choose is a metric: it says how well
+scores separate, not how many mistakes to expect in production.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import ndimage
 
-from procon.arrays import Bools, Floats
-from procon.config import Config
+from procon.arrays import AnyFloats, Bools, Floats
 from procon.errors import ImageError
 from procon.evaluation.data.datasets import Sample
 from procon.evaluation.metrics import MetricValues
@@ -45,7 +45,7 @@ class PixelTally(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageVerdicts:
-    """What the threshold of the model says of the test images of one category."""
+    """The verdicts at the threshold of the model on the test images of one category."""
 
     calibration: Calibration
     flagged: Bools  # [N] images whose score exceeds the threshold
@@ -71,23 +71,19 @@ class ImageVerdicts:
 
 
 def judge_images(
-    raw: Raw, config: Config, maps: Iterable[Floats] = (), masks: Iterable[Bools | None] = ()
+    calibration: Calibration | None,
+    scores: AnyFloats,
+    samples: Sequence[Sample],
+    maps: Iterable[Floats] = (),
+    masks: Iterable[Bools | None] = (),
 ) -> ImageVerdicts | None:
-    """Verdicts at the rate and by the rule of ``config``; None where the threshold is unknown.
+    """Verdicts on images with ``scores`` [N]; None where the threshold is unknown.
 
-    ``maps`` and ``masks`` are those of :meth:`Raw.load_pixels`.
+    ``maps`` and ``masks`` are those of the images whose defective pixels are known.
     """
-    calibration = raw.calibrate(config)
     if calibration is None:
         return None
-    flagged = raw.scores.astype(np.float64) > calibration.threshold
-    defects, good = tally_kinds(flagged, raw.samples)
-    pixels = tally_pixels(maps, masks, calibration.pixel_threshold)
-    return ImageVerdicts(calibration, flagged, defects, good, pixels)
-
-
-def tally_kinds(flagged: Bools, samples: Sequence[Sample]) -> tuple[tuple[KindTally, ...], KindTally]:
-    """How many images of each kind of defect, and how many good ones, are ``flagged`` [N]."""
+    flagged = scores.astype(np.float64) > calibration.threshold
     defective = np.array([sample.defective for sample in samples])
     kinds = np.array([sample.kind for sample in samples])
 
@@ -95,7 +91,9 @@ def tally_kinds(flagged: Bools, samples: Sequence[Sample]) -> tuple[tuple[KindTa
         return KindTally(kind, int(chosen.sum()), int(flagged[chosen].sum()))
 
     names = dict.fromkeys(sample.kind for sample in samples if sample.defective)
-    return tuple(tally(name, defective & (kinds == name)) for name in names), tally("good", ~defective)
+    defects = tuple(tally(name, defective & (kinds == name)) for name in names)
+    pixels = tally_pixels(maps, masks, calibration.pixel_threshold)
+    return ImageVerdicts(calibration, flagged, defects, tally("good", ~defective), pixels)
 
 
 def tally_pixels(maps: Iterable[Floats], masks: Iterable[Bools | None], threshold: float) -> PixelTally | None:
@@ -131,11 +129,11 @@ def explain_unknown(run: Run, raw: Raw) -> str:
 def describe_verdicts(run: Run, category: str, variant: str) -> list[str]:
     """The threshold in force, a line for each kind of defect, the false alarms, and the regions, for a terminal."""
     raw = run.load(category, variant)
+    scored = raw.calibrate(run.base), raw.scores, raw.samples
     try:
-        _, maps, masks = raw.load_pixels()
-        verdicts = judge_images(raw, run.base, maps, masks)
+        verdicts = judge_images(*scored, *raw.load_pixels()[1:])
     except ImageError:  # a mask cannot be read
-        verdicts = judge_images(raw, run.base)
+        verdicts = judge_images(*scored)
     if verdicts is None:
         return [f"{category}: {explain_unknown(run, raw)}"]
     lines = describe_tallies(verdicts, run.measure(category, variant), raw.about.get("training", ()))
@@ -156,18 +154,19 @@ def describe_tallies(verdicts: ImageVerdicts, metrics: MetricValues, names: Sequ
             for tally in verdicts.defects
         ),
         f"{'good':<{width}}  {good if verdicts.good.images else 'no test images, so false alarms are unknown'}",
-        f"{'images':<{width}}  F1 {_compare(verdicts.f1, metrics, 'i_f1')}",
+        f"{'images':<{width}}  F1 {show_f1(verdicts.f1, metrics, 'i_f1')}",
     ]
     if verdicts.pixels is not None:
         lines += [
             f"{'regions':<{width}}  {verdicts.pixels.hit} of {verdicts.pixels.regions} hit above the pixel threshold "
             f"{verdicts.calibration.pixel_threshold:.4f}",
-            f"{'pixels':<{width}}  F1 {_compare(verdicts.pixels.f1, metrics, 'p_f1')}",
+            f"{'pixels':<{width}}  F1 {show_f1(verdicts.pixels.f1, metrics, 'p_f1')}",
         ]
     return [*about, *lines]
 
 
-def _compare(f1: float, metrics: MetricValues, name: str) -> str:
+def show_f1(f1: float, metrics: MetricValues, name: str) -> str:
+    """An F1 at the threshold of the model in percent, with the best F1, which is the metric ``name``."""
     best = metrics[name]
     if np.isnan(best) or np.isnan(f1):
         return f"undefined: {metrics.reasons.get(name, 'no image is defective')}"

@@ -1,4 +1,4 @@
-"""Neighbours on CUDA: a half-precision product fused with the choice of candidates, re-ranked exactly in fp32.
+"""Neighbours and residuals on CUDA: a half-precision product proposes, fp32 differences decide.
 
 The product never reaches memory. Each thread block multiplies a tile of queries with one run of anchor tiles after
 another and keeps, per column of the tile, the two smallest distances seen; the tile number rides in the lowest bits of
@@ -25,22 +25,29 @@ def _propose(  # type: ignore[no-untyped-def]
     queries,
     anchors,
     norms,
+    hidden,
     keys,
     count,
     size,
+    patches,
     D: tl.constexpr,
     BQ: tl.constexpr,
     BA: tl.constexpr,
     BD: tl.constexpr,
     RUN: tl.constexpr,
     RUNS: tl.constexpr,
+    HIDE: tl.constexpr,
 ):
-    """The two smallest ‖m‖² - 2 z·m per column and run: queries [Q, D], anchors [B, M, D], keys [B, Q, RUNS, 2 BA]."""
+    """The two smallest ‖m‖² - 2 z·m per column and run: queries [Q, D], anchors [B, M, D], keys [B, Q, RUNS, 2 BA].
+
+    With HIDE, ``hidden`` [N, B, M] says which anchors the ``patches`` queries of each image may not find.
+    """
     tile_q, run, bank = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     rows = tile_q * BQ + tl.arange(0, BQ)
     depth = tl.arange(0, BD)
     query_tile = queries + (rows % count)[:, None].to(tl.int64) * D + depth[None, :]
     bank_anchors = anchors + bank.to(tl.int64) * size * D
+    masks = hidden + ((rows % count // patches).to(tl.int64) * tl.num_programs(2) + bank) * size
     first = tl.full((BQ, BA), _NONE, tl.float32)
     second = tl.full((BQ, BA), _NONE, tl.float32)
     for tile in range(RUN):
@@ -53,6 +60,8 @@ def _propose(  # type: ignore[no-untyped-def]
             product = tl.dot(q, a, product)
         norm = tl.load(norms + bank * size + columns)
         key = norm[None, :] - 2.0 * product
+        if HIDE:
+            key = tl.where(tl.load(masks[:, None] + columns[None, :]) != 0, _NONE, key)
         key = ((key.to(tl.int32, bitcast=True) & -RUN) | tile).to(tl.float32, bitcast=True)
         second = tl.minimum(second, tl.maximum(first, key))
         first = tl.minimum(first, key)
@@ -65,12 +74,14 @@ def _propose(  # type: ignore[no-untyped-def]
 def _rerank(  # type: ignore[no-untyped-def]
     queries,
     anchors,
+    hidden,
     keys,
     distances,
     positions,
     count,
     size,
     limit,
+    patches,
     D: tl.constexpr,
     BD: tl.constexpr,
     K: tl.constexpr,
@@ -79,9 +90,11 @@ def _rerank(  # type: ignore[no-untyped-def]
     BW: tl.constexpr,
     BA: tl.constexpr,
     RUN: tl.constexpr,
+    HIDE: tl.constexpr,
 ):
     """The K nearest of the C best keys by fp32 differences: distances and positions in the bank [B, Q, K]."""
     row, bank = tl.program_id(0), tl.program_id(1)
+    mask = hidden + ((row // patches).to(tl.int64) * tl.num_programs(1) + bank) * size
     offsets, depth, slots = tl.arange(0, BW), tl.arange(0, BD), tl.arange(0, C)
     key = tl.load(keys + (bank.to(tl.int64) * count + row) * WIDTH + offsets, mask=offsets < WIDTH, other=_NONE)
     query = tl.load(queries + row.to(tl.int64) * D + depth, mask=depth < D, other=0.0)
@@ -95,26 +108,31 @@ def _rerank(  # type: ignore[no-untyped-def]
         first = place // (2 * BA) * RUN * BA + place % BA
         column = first + tile * BA
         real = best < _NONE
-        anchor = tl.load(anchors + (bank.to(tl.int64) * size + column) * D + depth, mask=(depth < D) & real, other=0.0)
+        width = tl.where(real, D, 0)
+        anchor = tl.load(anchors + (bank.to(tl.int64) * size + column) * D + depth, mask=depth < width, other=0.0)
         difference = query - anchor
         distance = tl.where(real, tl.sum(difference * difference, axis=0), float("inf"))
         found = tl.where(slots == slot, distance, found)
         where = tl.where(slots == slot, column, where)
-        shared = tl.where((slots == slot) & real & (place % (2 * BA) >= BA), first, shared)
+        second = tl.where(place % (2 * BA) >= BA, first, -1)
+        shared = tl.where(slots == slot, tl.where(real, second, -1), shared)
     for slot in range(C):
         first = tl.max(tl.where(slots == slot, shared, -1), axis=0)
         if first >= 0:
             for tile in range(RUN):
                 column = first + tile * BA
-                inside = column < limit
+                width = tl.where(column < limit, D, 0)
+                if HIDE:
+                    width = tl.where(tl.load(mask + column) == 0, width, 0)
                 anchor = tl.load(
-                    anchors + (bank.to(tl.int64) * size + column) * D + depth, mask=(depth < D) & inside, other=0.0
+                    anchors + (bank.to(tl.int64) * size + column) * D + depth, mask=depth < width, other=0.0
                 )
                 difference = query - anchor
-                distance = tl.sum(difference * difference, axis=0)
+                distance = tl.where(width > 0, tl.sum(difference * difference, axis=0), float("inf"))
                 worst, at = tl.max(found, axis=0, return_indices=True)
                 known = tl.max((where == column).to(tl.int32), axis=0)
-                better = (slots == at) & inside & (distance < worst) & (known == 0)
+                distance = tl.where(known == 0, distance, float("inf"))
+                better = tl.where(slots == at, distance, float("inf")) < worst
                 found = tl.where(better, distance, found)
                 where = tl.where(better, column, where)
     base = (bank.to(tl.int64) * count + row) * K
@@ -127,37 +145,21 @@ def _rerank(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _combine(  # type: ignore[no-untyped-def]
-    queries,
-    anchors,
-    distances,
-    positions,
-    temperatures,
-    residuals,
-    count,
-    size,
-    patches,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    K: tl.constexpr,
+def _residual(  # type: ignore[no-untyped-def]
+    queries, anchors, rows, weights, residuals, patches, D: tl.constexpr, BD: tl.constexpr, K: tl.constexpr
 ):
-    """The residual ‖sum_j w_j (z - m_j)‖ with w = softmax(-d² / tau), of one query and bank."""
-    row, bank = tl.program_id(0), tl.program_id(1)
-    base = (bank.to(tl.int64) * count + row) * K
-    tau = tl.load(temperatures + bank * (count // patches) + row // patches)
-    nearest = tl.load(distances + base)
+    """‖sum_j w_j (z - m_j)‖ of one query and bank: queries [N P, D], rows and weights [N, B, P, K]."""
+    query, bank, banks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    place = (query // patches * banks + bank).to(tl.int64) * patches + query % patches
     depth = tl.arange(0, BD)
-    query = tl.load(queries + row.to(tl.int64) * D + depth, mask=depth < D, other=0.0)
-    total = 0.0
+    vector = tl.load(queries + query.to(tl.int64) * D + depth, mask=depth < D, other=0.0)
     combined = tl.zeros((BD,), tl.float32)
     for slot in range(K):
-        weight = tl.exp(-(tl.load(distances + base + slot) - nearest) / tau)
-        column = tl.load(positions + base + slot)
-        anchor = tl.load(anchors + (bank.to(tl.int64) * size + column) * D + depth, mask=depth < D, other=0.0)
-        combined += weight * (query - anchor)
-        total += weight
-    combined = combined / total
-    tl.store(residuals + bank.to(tl.int64) * count + row, tl.sqrt(tl.sum(combined * combined, axis=0)))
+        weight = tl.load(weights + place * K + slot)
+        row = tl.load(rows + place * K + slot)
+        anchor = tl.load(anchors + row * D + depth, mask=depth < D, other=0.0)
+        combined += weight * (vector - anchor)
+    tl.store(residuals + place, tl.sqrt(tl.sum(combined * combined, axis=0)))
 
 
 class PackedBanks:
@@ -168,6 +170,7 @@ class PackedBanks:
 
     def __init__(self, anchors: Tensor, rows: Tensor) -> None:
         """``anchors`` [U, D] float32, ``rows`` [B, M] of it."""
+        rows = rows.sort(dim=1).values  # so that the lower of two positions is the lower row
         count, size = rows.shape
         self.size = size
         tiles = triton.cdiv(size, _TILE)
@@ -180,42 +183,58 @@ class PackedBanks:
         self.half = (self.exact / self.scale).half()
         self.norms = self.half.float().square().sum(dim=2) + _BIAS
         self.norms[:, size:] = _NONE.value
+        self.rows = torch.nn.functional.pad(rows, (0, padded - size))  # [B, M]: the anchor at each position
+
+    def hide(self, hidden: Tensor) -> Tensor:
+        """``hidden`` [N, U] by position in the banks: uint8 [N, B, M]."""
+        return hidden.to(torch.uint8)[:, self.rows].contiguous()
 
 
-def nearest_packed(queries: Tensor, packed: PackedBanks, k: int) -> tuple[Tensor, Tensor]:
-    """The k nearest anchors of queries [Q, D] in every bank: (squared distances, positions in the bank), [B, Q, k]."""
-    banks, size, dims = packed.exact.shape
-    count, runs = len(queries), size // (_TILE * packed.run)
-    keys = torch.empty(banks, count, runs * 2 * _TILE, device=queries.device)
+def nearest_packed(patches: Tensor, packed: PackedBanks, k: int, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The k nearest anchors of patches [N, P, D] in every bank: squared distances and rows of anchors, [N, B, P, k].
+
+    Distances ascend, ties go to the lower row. ``hidden`` [N, U] says which anchors an image may not find.
+    """
+    images, count, dims = patches.shape
+    banks, size, _ = packed.exact.shape
+    queries = patches.reshape(-1, dims).float().contiguous()
+    total, runs = len(queries), size // (_TILE * packed.run)
+    masks = packed.rows if hidden is None else packed.hide(hidden)
+    keys = torch.empty(banks, total, runs * 2 * _TILE, device=queries.device)
     # A single image is too little work for large tiles to fill the GPU.
-    tile, warps = (128, 8) if count > 4096 else (64, 4)
-    _propose[(triton.cdiv(count, tile), runs, banks)](
+    tile, warps = (128, 8) if total > 4096 else (64, 4)
+    _propose[(triton.cdiv(total, tile), runs, banks)](
         (queries / packed.scale).half(),
         packed.half,
         packed.norms,
+        masks,
         keys,
-        count,
+        total,
         size,
+        count,
         D=dims,
         BQ=tile,
         BA=_TILE,
         BD=64,
         RUN=packed.run,
         RUNS=runs,
+        HIDE=hidden is not None,
         num_warps=warps,
         num_stages=4,
     )
-    distances = torch.empty(banks, count, k, device=queries.device)
-    positions = torch.empty(banks, count, k, dtype=torch.int32, device=queries.device)
-    _rerank[(count, banks)](
+    distances = torch.empty(banks, total, k, device=queries.device)
+    positions = torch.empty(banks, total, k, dtype=torch.int32, device=queries.device)
+    _rerank[(total, banks)](
         queries,
         packed.exact,
+        masks,
         keys,
         distances,
         positions,
-        count,
+        total,
         size,
         packed.size,
+        count,
         D=dims,
         BD=triton.next_power_of_2(dims),
         K=k,
@@ -224,33 +243,28 @@ def nearest_packed(queries: Tensor, packed: PackedBanks, k: int) -> tuple[Tensor
         BW=triton.next_power_of_2(runs * 2 * _TILE),
         BA=_TILE,
         RUN=packed.run,
+        HIDE=hidden is not None,
         num_warps=1,
     )
-    return distances, positions
+    rows = packed.rows.gather(1, positions.view(banks, -1).long()).view(banks, images, count, k)
+    return distances.view(banks, images, count, k).transpose(0, 1), rows.transpose(0, 1)
 
 
-def fused_residuals(patches: Tensor, packed: PackedBanks, k: int) -> Tensor:
-    """``scoring.image_residuals`` on CUDA: patches [N, P, D] -> [N, B, P], tau per image and bank."""
+def residual_norms_cuda(patches: Tensor, anchors: Tensor, rows: Tensor, weights: Tensor) -> Tensor:
+    """``method.residual.residual_norms`` of N images: patches [N, P, D], rows and weights [N, B, P, k] -> [N, B, P]."""
     images, count, dims = patches.shape
-    queries = patches.reshape(-1, dims).float().contiguous()
-    distances, positions = nearest_packed(queries, packed, k)
-    banks = len(distances)
-    ordered = distances.view(banks, images, count * k).sort(dim=2).values
-    tau = (ordered[:, :, (count * k - 1) // 2] + ordered[:, :, count * k // 2]) / 2
-    residuals = torch.empty(banks, len(queries), device=queries.device)
-    _combine[(len(queries), banks)](
-        queries,
-        packed.exact,
-        distances,
-        positions,
-        tau.clamp_min(torch.finfo(torch.float32).tiny).contiguous(),
+    banks, k = rows.shape[1], rows.shape[3]
+    residuals = torch.empty(images, banks, count, device=patches.device)
+    _residual[(images * count, banks)](
+        patches.float().contiguous(),
+        anchors,
+        rows.contiguous(),
+        weights.contiguous(),
         residuals,
-        len(queries),
-        packed.exact.shape[1],
         count,
         D=dims,
         BD=triton.next_power_of_2(dims),
         K=k,
         num_warps=1,
     )
-    return residuals.view(banks, images, count).transpose(0, 1)
+    return residuals

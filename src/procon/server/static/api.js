@@ -47,6 +47,20 @@ export async function request(path, options = {}) {
   throw new Refused(answer.status, message, Number(answer.headers.get("retry-after")) || 0);
 }
 
+/** Where the routes of a model begin; its name may have spaces. */
+export const modelPath = (name) => `/v1/models/${encodeURIComponent(name)}`;
+
+/** Whether the same request may succeed later: the server is away, busy, or has failed. */
+export const mayPass = (error) => !(error instanceof Refused) || [0, 408, 429].includes(error.status) || error.status >= 500;
+
+/** Save what a path answers as a file. */
+export async function download(path, name, options) {
+  const url = URL.createObjectURL(await (await request(path, options)).blob());
+  const link = Object.assign(document.createElement("a"), { href: url, download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 60000);
+}
+
 export async function json(path, options) {
   return (await request(path, options)).json();
 }
@@ -70,25 +84,25 @@ export async function sendImage(path, blob, name, onWait = () => {}) {
   }
 }
 
-/** Post a form and hear how much of it has left; fetch cannot tell. */
-export function upload(path, form, onProgress) {
+/** Send a form or a file and hear how much of it has left; fetch cannot tell. */
+export function upload(path, body, onProgress, method = "POST") {
   return new Promise((resolve, reject) => {
     const sender = new XMLHttpRequest();
-    sender.open("POST", path);
+    sender.open(method, path);
     if (token) sender.setRequestHeader("authorization", `Bearer ${token}`);
     sender.upload.onprogress = (event) => onProgress(event.loaded, event.total);
-    sender.onerror = () => reject(new Refused(0, "The connection was lost while the images were sent."));
+    sender.onerror = () => reject(new Refused(0, "The connection was lost while the files were sent."));
     sender.onload = async () => {
       if (sender.status === 401) {
         await askForToken();
-        return upload(path, form, onProgress).then(resolve, reject);
+        return upload(path, body, onProgress, method).then(resolve, reject);
       }
       let answer = {};
       try { answer = JSON.parse(sender.responseText); } catch { /* told below */ }
       if (sender.status < 300) resolve(answer);
       else reject(new Refused(sender.status, answer.error ?? `The server answered ${sender.status}.`));
     };
-    sender.send(form);
+    sender.send(body);
   });
 }
 

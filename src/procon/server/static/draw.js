@@ -1,6 +1,7 @@
 // Small helpers for elements, numbers and the score axis.
 
 const MOST_TOASTS = 4; // more would cover the page
+const TOLD_SECONDS = 3;
 const SVG = "http://www.w3.org/2000/svg";
 
 export const $ = (selector) => document.querySelector(selector);
@@ -41,11 +42,12 @@ export function domain(threshold, others = []) {
 /** Scores on the scale of a model: good images as ticks, the threshold as a line, the part as a marker. */
 export function drawAxis(place, threshold, value = null) {
   const width = Math.max(place.clientWidth, 240), height = 92, top = 30, bottom = 62;
-  const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
+  const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "no part yet" });
   if (threshold) {
     const [low, high] = domain(threshold, value === null ? [] : [value]);
     const x = (one) => 8 + ((Math.min(one, high) - low) / (high - low)) * (width - 16);
     const limit = x(threshold.score);
+    picture.setAttribute("aria-label", `threshold ${score(threshold.score)} among the scores of good images`);
     picture.append(
       svg("rect", { class: "zone-good", x: 8, y: top, width: Math.max(0, limit - 8), height: bottom - top }),
       svg("rect", { class: "zone-bad", x: limit, y: top, width: Math.max(0, width - 8 - limit), height: bottom - top }),
@@ -71,13 +73,20 @@ export function drawAxis(place, threshold, value = null) {
   place.replaceChildren(picture);
 }
 
+/** Say that something failed. It stays until it is closed or the view changes; an action is offered where one helps. */
 export function toast(message, action = null) {
-  const note = element("div", {}, element("span", { textContent: message }));
+  const note = element("div", {}, element("span", { className: "words", textContent: message }));
   if (action) {
     note.append(element("button", { type: "button", textContent: action.label, onclick: () => { note.remove(); action.run(); } }));
-  } else {
-    setTimeout(() => note.remove(), 8000);
   }
+  note.append(element("button", { type: "button", className: "close", textContent: "\u2715", "aria-label": "Close", onclick: () => note.remove() }));
   while ($("#toasts").children.length >= MOST_TOASTS) $("#toasts").firstChild.remove();
   $("#toasts").append(note);
+}
+
+/** Confirm what was just done, for a moment. */
+export function tell(message) {
+  const note = element("div", {}, element("span", { textContent: message }));
+  $("#told").replaceChildren(note);
+  setTimeout(() => note.remove(), TOLD_SECONDS * 1000);
 }

@@ -1,20 +1,21 @@
 // Good images behind a threshold, with their pictures, and the odd ones among them.
 
-import { showImage } from "./api.js";
+import { modelPath, showImage } from "./api.js";
 import { element, percent, plural, score } from "./draw.js";
 
 const MOST_ODD = 8; // cards
 
 /** A good image with its picture, where that can still be read. */
-export function goodCard(model, image) {
+export function goodCard(model, image, note = "") {
   const picture = element("img", { alt: "", loading: "lazy" });
   const gone = () => picture.replaceWith(element("p", { className: "gone", textContent: "picture not available" }));
   picture.addEventListener("error", gone);
-  showImage(picture, `/v1/models/${model.name}/good-images/${image.number}/picture`).catch(gone);
+  showImage(picture, `${modelPath(model.name)}/good-images/${image.number}/picture`).catch(gone);
   const apart = image.deviations === null ? "" : `, ${image.deviations.toFixed(1)} robust deviations above the median`;
   return element("li", {}, picture, element("div", {},
     element("div", { textContent: image.name }),
     element("div", { className: "soft", textContent: `score ${score(image.score)}${image.set_aside ? apart : ""}` }),
+    ...(note ? [element("div", { className: "which", textContent: note })] : []),
     ...(image.set_aside ? [element("div", { className: "to-bad", textContent: "odd: set aside" })] : [])));
 }
 

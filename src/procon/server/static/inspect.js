@@ -1,6 +1,6 @@
 // New parts: dropped, pasted, chosen or photographed; the latest ones in a strip.
 
-import { json, showImage } from "./api.js";
+import { json, modelPath, showImage } from "./api.js";
 import { $, element, score, shownName, toast } from "./draw.js";
 import { current, onModel, onState } from "./state.js";
 import { busy, clear, show, showVerdict, shown } from "./viewer.js";
@@ -47,7 +47,7 @@ async function refresh() {
   seen = key;
   if (!model) return;
   try {
-    const { verdicts } = await json(`/v1/models/${model.name}/verdicts?limit=${LATEST}`);
+    const { verdicts } = await json(`${modelPath(model.name)}/verdicts?limit=${LATEST}`);
     $("#recent").replaceChildren(...verdicts.map((verdict) => thumbnail(verdict, () => showVerdict(verdict))));
   } catch { seen = ""; }
 }

@@ -1,5 +1,6 @@
 // Views, drops and pastes; everything else is in the modules it starts.
 
+import * as actions from "./actions.js";
 import { follow } from "./api.js";
 import { $, element } from "./draw.js";
 import * as inspection from "./inspect.js";
@@ -17,13 +18,22 @@ function view() {
   if (name !== wanted) history.replaceState(null, "", `#${name}`);
   const none = all().ready && !current();
   for (const one of VIEWS) {
-    $(`#${one}`).hidden = one !== name || (none && one !== "models");
+    $(`#view-${one}`).hidden = one !== name || (none && one !== "models");
     const link = $(`nav [data-view=${one}]`);
     if (one === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   $("#viewer").hidden = none || (name !== "inspect" && name !== "review");
   $("#empty").hidden = !none || name === "models";
+  document.title = `${name[0].toUpperCase()}${name.slice(1)}${current() ? ` \u00b7 ${current().name}` : ""} \u00b7 ProCon`;
+}
+
+/** Another view begins at its top, without the errors of the last one. */
+function jump() {
+  view();
+  $("#toasts").replaceChildren();
+  $("#told").replaceChildren();
+  scrollTo(0, 0);
 }
 
 function badge() {
@@ -50,7 +60,9 @@ function drops() {
     event.preventDefault();
     inside = 0;
     target().classList.remove("over");
-    take(event.dataTransfer.files);
+    const folders = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter((entry) => entry?.isDirectory);
+    if (folders.length) models.filesIn(folders).then(take);
+    else take(event.dataTransfer.files);
   });
   document.addEventListener("paste", (event) => {
     if (event.clipboardData?.files.length) take(event.clipboardData.files);
@@ -68,12 +80,13 @@ function take(files) {
 }
 
 viewer.start();
-for (const part of [inspection, review, threshold, models]) part.start();
+for (const part of [inspection, review, threshold, models, actions]) part.start();
 onState(() => { view(); badge(); problems(); });
-window.addEventListener("hashchange", view);
+window.addEventListener("hashchange", jump);
 $("#model").addEventListener("change", (event) => choose(event.target.value));
 drops();
 view();
+new ResizeObserver(([bar]) => document.documentElement.style.setProperty("--bar", `${bar.target.offsetHeight}px`)).observe($(".bar"));
 follow(setState, (on) => {
   $("#link").className = `link ${on ? "on" : "off"}`;
   $("#link").textContent = on ? "connected" : "connection lost";

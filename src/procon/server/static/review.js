@@ -1,7 +1,7 @@
 // Flagged parts that nobody has looked at, one after the other, with the keyboard.
 
-import { json } from "./api.js";
-import { $, plural } from "./draw.js";
+import { json, modelPath } from "./api.js";
+import { $, plural, tell } from "./draw.js";
 import { thumbnail } from "./inspect.js";
 import { current, onModel, onState } from "./state.js";
 import { clear, give, onFeedback, showVerdict, shown, takeBack } from "./viewer.js";
@@ -18,7 +18,7 @@ async function refresh() {
   if (!open() || !model || key === seen) return;
   seen = key;
   try {
-    const found = (await json(`/v1/models/${model.name}/verdicts?waiting=true&limit=200`)).verdicts.reverse();
+    const found = (await json(`${modelPath(model.name)}/verdicts?waiting=true&limit=200`)).verdicts.reverse();
     const last = queue[position]?.id;
     queue = found.filter((verdict) => verdict.has_image);
     const place = queue.findIndex((verdict) => verdict.id === last);
@@ -57,8 +57,14 @@ async function go(index) {
 
 /** The place in the queue after the part on the stage, or where it was. */
 function next(step) {
-  const place = queue.findIndex((verdict) => verdict.id === shown()?.id);
-  go(place < 0 ? position : place + step);
+  const at = queue.findIndex((verdict) => verdict.id === shown()?.id), place = at < 0 ? position : at + step;
+  if (!queue.length) tell("Nothing to review");
+  else if (place < 0) tell("This is the first part");
+  else if (place >= queue.length) tell("This is the last part");
+  else {
+    tell(`Part ${place + 1} of ${queue.length}`);
+    go(place);
+  }
 }
 
 export function start() {

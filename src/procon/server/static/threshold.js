@@ -1,6 +1,6 @@
 // The threshold on the scale of the model's own good images: rates on offer by two rules, and what each would change.
 
-import { json, send, showImage } from "./api.js";
+import { json, modelPath, send, showImage } from "./api.js";
 import { $, domain, element, percent, plural, score, svg, toast } from "./draw.js";
 import { goodCard, oddImages } from "./good.js";
 import { current, onModel, onState } from "./state.js";
@@ -32,7 +32,7 @@ async function refresh() {
   }
   try {
     const [verdicts, behind] = await Promise.all([
-      json(`/v1/models/${model.name}/verdicts?limit=1000`), json(`/v1/models/${model.name}/good-images`)]);
+      json(`${modelPath(model.name)}/verdicts?limit=1000`), json(`${modelPath(model.name)}/good-images`)]);
     if (seen !== key) return;
     parts = verdicts.verdicts;
     good = behind.images;
@@ -52,8 +52,19 @@ async function refresh() {
     $("#move").value = Math.round((STEPS * (model.threshold.score - low)) / (high - low));
   }
   describeRules();
+  describeDeciding(model);
   placeSlider();
   draw();
+}
+
+/** The images without which the threshold would be another, with their pictures. */
+function describeDeciding(model) {
+  const { decided_by: deciding, by_hand: byHand, rule: inForce } = model.threshold;
+  $("#decide-words").textContent = byHand ? "None: the threshold was set by hand."
+    : !deciding.length ? "None: without any one of the images it would be the same."
+      : inForce === "guarantee" ? "The threshold is the score of one good image. Without these images it would be another."
+        : "Level and spread of all counted images make the threshold; these move it most. If one is not a good part, forget it (procon forget).";
+  $("#decide").replaceChildren(...deciding.map((image) => goodCard(model, image, `without it: threshold ${score(image.threshold_without)}`)));
 }
 
 /** What each rule promises, and on how many images it rests. */
@@ -116,7 +127,7 @@ function draw() {
   const changed = parts.filter((part) => part.score > limit !== part.score > before).sort((a, b) => b.score - a.score);
   const above = good.filter((image) => image.score > limit);
   $("#preview").textContent = `${draft === null ? "Now" : "Then"}: threshold ${score(limit)}. ` +
-    `${above.length || "None"} of ${plural(good.length, "good image")} ${above.length === 1 ? "lies" : "lie"} above it. ` + describeChanges(changed, limit, before);
+    `${above.length || "None"} of ${plural(good.length, "good image")} ${above.length === 1 ? "lies" : "lie"} above it. ` + describeChanges(changed, limit, before) + describeRendered(limit);
   $("#apply").disabled = $("#undo").disabled = draft === null;
   $("#above-title").textContent = `Good images above ${draft === null ? "the threshold" : score(limit)}` +
     (above.length > MOST_CARDS ? `: the ${MOST_CARDS} highest of ${above.length}` : "");
@@ -138,6 +149,15 @@ function describeChanges(changed, limit, before) {
   const review = waiting.length ? `${toGood || "None"} of ${plural(waiting.length, "part")} in review would become good` : "No part is in review";
   const rest = !others ? "" : `; ${plural(others, waiting.length ? "other past part" : "past part")} would become ${limit < before ? "anomalous" : "good"}`;
   return `${review}${rest}.`;
+}
+
+/** What this threshold finds of the defects that procon limits rendered; nothing between the rates on offer. */
+function describeRendered(limit) {
+  const { offers: all, rendered, score: now } = current().threshold;
+  const seen = limit === now ? rendered : all.find((offer) => offer.score === limit)?.rendered;
+  if (!seen?.total) return "";
+  const half = seen.half_from === null ? "" : `, half from ${Math.ceil(seen.half_from)} px`;
+  return ` It finds ${percent(seen.found / seen.total)} of ${plural(seen.total, "rendered defect")}${half}; real defects differ.`;
 }
 
 function card(image) {
@@ -171,7 +191,7 @@ function drawPlot(limit, before) {
 
 async function put(wanted) {
   try {
-    await send(`/v1/models/${current().name}/threshold`, "PUT", wanted);
+    await send(`${modelPath(current().name)}/threshold`, "PUT", wanted);
     draft = null;
     seen = "";
     refresh();

@@ -1,9 +1,11 @@
 // One part on the stage: photo, heat map, regions, the score, what a patch was compared with, and what people say.
 
-import { json, request, send, sendImage } from "./api.js";
-import { $, drawAxis, element, percent, plural, score, svg, toast } from "./draw.js";
-import { paint } from "./heat.js";
+import { json, mayPass, modelPath, request, send, sendImage } from "./api.js";
+import { outlines } from "./contour.js";
+import { $, drawAxis, element, percent, plural, score, svg, tell, toast } from "./draw.js";
+import { decodeMap, paint } from "./heat.js";
 import { current, onState } from "./state.js";
+import { renderWhy } from "./why.js";
 
 const MAP_SIDE = 384;
 const GRID = 28; // steps of the keyboard cursor across a part
@@ -28,7 +30,7 @@ export async function show(blob, name, { id = null, keep = true, verdict = null 
   try {
     await photo.decode().then(place, () => {}); // a TIFF no browser shows: the answer has its size
     if (!current()) throw new Error("there is no model yet");
-    const path = `/v1/models/${current().name}/predict?map_side=${MAP_SIDE}&keep=${keep}`;
+    const path = `${modelPath(current().name)}/predict?map_side=${MAP_SIDE}&keep=${keep}`;
     const answer = await sendImage(path, blob, name, (seconds) => mine === asked && busy(`The queue is full, again in ${seconds} s`));
     if (mine !== asked) return;
     part.answer = answer;
@@ -38,9 +40,10 @@ export async function show(blob, name, { id = null, keep = true, verdict = null 
   } catch (error) {
     if (mine !== asked) return;
     busy("");
+    $("#verdict").className = "verdict failed";
     $("#verdict .word").textContent = "Not scored";
     $("#verdict .facts").textContent = error.message;
-    toast(`${name}: ${error.message}`, { label: "Try again", run: () => show(blob, name, { id, keep, verdict }) });
+    toast(`${name}: ${error.message}`, mayPass(error) ? { label: "Try again", run: () => show(blob, name, { id, keep, verdict }) } : null);
   }
 }
 
@@ -72,16 +75,18 @@ function reset() {
   if (part) URL.revokeObjectURL(part.url);
   part = null;
   cursor = null;
+  marked = null;
   $("#frame").hidden = true;
   $("#verdict").className = "verdict";
   for (const selector of ["#verdict .word", "#verdict .facts", "#learned", "#axis-words"]) $(selector).textContent = "\u00a0";
   $("#regions ol").replaceChildren();
   $("#marks").replaceChildren();
   $("#why-body").replaceChildren();
-  $("#why-words").textContent = "Click a place on the part to see the normal patches it was compared with.";
+  $("#why").hidden = true;
+  $("#why-hint").hidden = explainsNothing();
   $("#was-good").disabled = $("#was-defect").disabled = true;
   $("#take-back").hidden = true;
-  $("#why").hidden = explainsNothing();
+  $("#heat").width = $("#heat").width; // empties it: a map must never lie over another part
   busy("");
   drawAxis($("#axis"), current()?.threshold ?? null);
 }
@@ -120,29 +125,43 @@ function render() {
         : `About ${percent(threshold.promised_rate)} of good parts exceed the threshold.`}`;
   }
   const low = threshold?.typical ?? 0.4, high = threshold?.usual_peak ?? 0.8;
-  if (answer.map) paint($("#heat"), answer.map, low, high);
+  if (answer.map) {
+    paint($("#heat"), answer.map, low, high);
+    part.outlines = outlines(answer.regions, answer.map, decodeMap(answer.map), answer.width, answer.height);
+  }
   const marks = $("#marks");
   marks.setAttribute("viewBox", `0 0 ${answer.width} ${answer.height}`);
   marks.setAttribute("preserveAspectRatio", "none");
   drawMarks();
   $("#regions ol").replaceChildren(...answer.regions.map((region, index) => {
     const [left, top, right, bottom] = region.box;
-    const words = `${index + 1}. ${right - left} × ${bottom - top} px at ${left}, ${top}; peak ${score(region.peak)}`;
-    return element("li", {}, element("button", { type: "button", textContent: words, onclick: () => explainPeak(region) }));
+    const words = `${right - left} × ${bottom - top} px at ${left}, ${top}; peak ${score(region.peak)}`;
+    return element("li", {}, element("button", { type: "button", onclick: () => explainPeak(region) },
+      element("span", { className: "dot", textContent: index + 1 }), ` ${words}`));
   }));
   if (!answer.regions.length) $("#regions ol").replaceChildren(element("li", { className: "hint", textContent: "none" }));
   renderFeedback();
 }
 
-function drawMarks(patch = null) {
+/** The regions as contours, each with its number in the list at its upper left. */
+function drawRegions(marks) {
+  const { width, regions } = part.answer, pixel = width / ($("#frame").clientWidth || width); // of the image, per pixel of the page
+  regions.forEach(({ box: [left, top] }, index) => {
+    const x = Math.max(left, 11 * pixel), y = Math.max(top, 11 * pixel);
+    const number = svg("text", { class: "number", x, y }, String(index + 1));
+    number.style.fontSize = `${12 * pixel}px`;
+    marks.append(svg("path", { class: "region", d: part.outlines[index] }), svg("circle", { class: "disc", cx: x, cy: y, r: 10 * pixel }), number);
+  });
+}
+
+let marked = null; // the patch that was explained last
+
+function drawMarks(patch = marked) {
+  marked = patch;
   const marks = $("#marks");
   marks.replaceChildren();
   if (!part?.answer) return;
-  if ($("#outlines").checked) {
-    for (const { box: [left, top, right, bottom] } of part.answer.regions) {
-      marks.append(svg("rect", { class: "region", x: left, y: top, width: right - left, height: bottom - top }));
-    }
-  }
+  if ($("#outlines").checked) drawRegions(marks);
   if (patch) {
     const [left, top, right, bottom] = patch;
     marks.append(svg("rect", { class: "patch", x: left, y: top, width: right - left, height: bottom - top }));
@@ -170,48 +189,21 @@ function explainPixel(x, y) {
 async function explain(query) {
   const mine = asked, place = part;
   if (!place?.answer || explainsNothing()) return;
+  $("#why").hidden = false;
+  $("#why-words").className = "hint";
   $("#why-words").textContent = "Comparing";
+  $("#why").scrollIntoView({ block: "nearest", behavior: "smooth" });
   try {
-    const found = await sendImage(`/v1/models/${current().name}/explain?${query}`, place.blob, place.name);
-    if (mine === asked) renderWhy(found);
+    const found = await sendImage(`${modelPath(current().name)}/explain?${query}`, place.blob, place.name);
+    if (mine !== asked) return;
+    drawMarks(found.box);
+    renderWhy(found);
+    $("#why").scrollIntoView({ block: "nearest", behavior: "smooth" });
   } catch (error) {
+    if (mine !== asked) return;
+    $("#why-words").className = "note error";
     $("#why-words").textContent = error.message;
   }
-}
-
-function renderWhy(found) {
-  drawMarks(found.box);
-  const typical = found.typical === null ? "" : `; a typical good patch has ${score(found.typical)}`;
-  $("#why-words").textContent = `This patch has a score of ${score(found.score)}${typical}. ` +
-    "It was compared with the normal patches beside it; weight says how much each counts.";
-  const tiles = found.normal_patches.map((patch) => tile(patch.picture, patch.inner, [
-    `weight ${percent(patch.weight)}, distance ${score(patch.distance)}`, patch.image], patch.missing));
-  $("#why-body").replaceChildren(tile(found.picture, found.inner, ["this patch", `score ${score(found.score)}`]), ...tiles, layers(found));
-}
-
-function tile(picture, inner, [first, second], missing = null) {
-  const cut = element("div", { className: "cut" });
-  if (picture) {
-    const frame = element("span");
-    frame.style.left = `${100 * inner[0]}%`;
-    frame.style.top = `${100 * inner[1]}%`;
-    frame.style.width = `${100 * (inner[2] - inner[0])}%`;
-    frame.style.height = `${100 * (inner[3] - inner[1])}%`;
-    cut.append(element("img", { src: picture, alt: first }), frame);
-  } else {
-    cut.append(element("p", { className: "gone", textContent: missing }));
-  }
-  return element("div", { className: "tile" }, cut, element("p", { textContent: first }), element("p", { className: "soft", textContent: second }));
-}
-
-function layers(found) {
-  const most = Math.max(...found.layers.map((layer) => layer.residual), 1e-9);
-  const rows = found.layers.map((layer) => element("tr", {},
-    element("td", { textContent: layer.blocks.length > 1 ? "joined" : `block ${layer.blocks[0]}` }),
-    element("td", { className: "barcell" }, element("progress", { max: most, value: layer.residual })),
-    element("td", { textContent: score(layer.residual) })));
-  return element("div", { className: "layers" }, element("p", { className: "hint", textContent: "What each layer cannot explain" }),
-    element("table", {}, element("tbody", {}, ...rows)));
 }
 
 // ------------------------------------------------------------------------------------------------------- feedback
@@ -222,7 +214,10 @@ export function onFeedback(callback) {
 
 export async function give(label) {
   const place = part;
-  if (!place?.id || $("#was-good").disabled) return;
+  if (!place?.id || $(label === "good" ? "#was-good" : "#was-defect").disabled) {
+    tell(!place ? "There is no part to answer for" : place.id ? "This part has its answer; U takes it back" : "This part is not scored yet");
+    return;
+  }
   $("#was-good").disabled = $("#was-defect").disabled = true;
   try {
     const said = await send(`/v1/verdicts/${place.id}/feedback`, "POST", { label });
@@ -230,6 +225,7 @@ export async function give(label) {
       place.verdict = { ...place.verdict, label, feedback: said.id, feedback_state: said.state, score_after: said.score_after };
       renderFeedback();
     }
+    tell(label === "good" ? `Good: ${place.name}` : `Defect: ${place.name}`);
     after(place, label);
   } catch (error) {
     renderFeedback();
@@ -240,11 +236,15 @@ export async function give(label) {
 /** Say that nothing was said; what was learned is forgotten again. */
 export async function takeBack() {
   const place = part, number = place?.verdict?.feedback;
-  if (!number || $("#take-back").hidden) return;
+  if (!number || $("#take-back").hidden) {
+    tell("There is nothing to take back");
+    return;
+  }
   $("#take-back").hidden = true;
   try {
     const { state } = await json(`/v1/feedback/${number}`, { method: "DELETE" });
     const left = state === "withdrawn" ? { label: null, feedback: null, feedback_state: null } : { feedback_state: state };
+    tell(`Taken back: ${place.name}`);
     if (place === part) {
       place.verdict = { ...place.verdict, ...left };
       renderFeedback();
@@ -286,7 +286,7 @@ async function followFeedback() {
     if (place !== part || verdict.feedback_state === before) return;
     place.verdict = verdict;
     if (!verdict.feedback_state || verdict.feedback_state === "learned") {
-      const path = `/v1/models/${current().name}/predict?map_side=${MAP_SIDE}&keep=false`;
+      const path = `${modelPath(current().name)}/predict?map_side=${MAP_SIDE}&keep=false`;
       const answer = await sendImage(path, place.blob, place.name);
       if (place !== part) return;
       place.answer = answer;
@@ -332,6 +332,7 @@ export function start() {
   $("#take-back").addEventListener("click", takeBack);
   new ResizeObserver(() => {
     place();
+    drawMarks();
     drawAxis($("#axis"), current()?.threshold ?? null, part?.answer?.score ?? null);
   }).observe($("#stage"));
   onState(followFeedback);

@@ -1,4 +1,4 @@
-"""Feedback applied to memories: good parts are learned, and forgotten again when the feedback is withdrawn."""
+"""Apply feedback to memories: good parts are learned, and forgotten again when the feedback is withdrawn."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,8 +19,8 @@ OnLearned = Callable[[str, list[StoreRow]], Awaitable[None]]
 """Called with a model and the feedback that its memory now contains."""
 
 
-class Lessons:
-    """Changes of memories that wait in the store."""
+class Learning:
+    """Applies the feedback that waits in the store to the memories of models."""
 
     def __init__(self, settings: Settings, store: Store, models: Models, on_learned: OnLearned) -> None:
         self._settings, self._store, self._models, self._on_learned = settings, store, models, on_learned
@@ -29,12 +29,12 @@ class Lessons:
         """The models with feedback to learn or to forget."""
         return {row["model"] for state in ("pending", "forgetting") for row in self._store.feedback_in(state)}
 
-    async def teach(
+    async def apply(
         self, model: str, training: Path, result: Path, run: Callable[[dict[str, Any]], Awaitable[None]]
     ) -> bool:
         """Apply the waiting feedback of ``model`` in a process that ``run`` starts.
 
-        Returns False if the memory was replaced meanwhile, and the work must be repeated.
+        Returns False if the memory was replaced while the process ran; the work must then be repeated.
         """
         path = self._models.path(model)
         good, withdrawn = self._store.feedback_in("pending", model), self._store.feedback_in("forgetting", model)
