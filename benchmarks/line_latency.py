@@ -6,7 +6,8 @@ The line runs in this process, each station with a client in a process of its ow
 other over loopback. Latency is what the client sees. Overhead is that minus the time in which the station opened and
 scored the image. ``bare`` is a round trip of the same client that asks for nothing but a value: the floor of the
 protocol on the machine as it is now. The stand-in for a model reads one pixel; with ``--weights`` a detector is fitted
-on rendered parts. Protocols whose library is missing are left out. Rows of another device are kept.
+on rendered parts. Protocols whose library is missing are left out. Rows of another device or model are kept, and
+``--parts 0`` measures the detector alone.
 """
 
 import argparse
@@ -260,17 +261,18 @@ def main() -> None:
         load: Any = lambda _path: (StandIn(), "0")  # noqa: E731
         cases = [(name, 1, False) for name in protocols] + [(name, 1, True) for name in protocols]
         cases += [(name, 4, False) for name in protocols if name != "direct"]
-        for protocol, stations, stored in cases:
+        for protocol, stations, stored in cases if arguments.parts else []:
             rows.append({"model": "stand-in", **measure(protocol, stations, arguments.parts, stored, images, load)})
         if arguments.weights:
             model, images = fit(arguments.weights, arguments.device, folder)
             loads = model_loader(weights=arguments.weights, device=arguments.device)
-            for protocol in protocols[-2:]:
-                for stations in (1, 4):
+            for protocol in [name for name in protocols if name != "HTTP"]:
+                for stations in (1,) if protocol == "direct" else (1, 4):
                     row = measure(protocol, stations, arguments.real_parts, False, images, lambda _: loads(model))
                     rows.append({"model": "ViT-S/14, 392 pixels", **row})
     device = environment()["device"]
-    kept = [row for row in read_rows("line") if row["device"] != device]
+    measured = {row["model"] for row in rows}
+    kept = [row for row in read_rows("line") if row["device"] != device or row["model"] not in measured]
     print(write_rows("line", [*kept, *rows]))
 
 

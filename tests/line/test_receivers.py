@@ -256,6 +256,49 @@ def test_a_broker_that_refuses_the_login_is_asked_again(
         sink.close()
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(BROKER is None, reason="needs mosquitto")
+def test_a_broker_that_comes_and_goes_gets_every_result_of_a_triggered_line_once_and_in_order(tmp_path: Path) -> None:
+    """A real line, a real PLC client and a real broker, which is away while half of the parts are inspected."""
+    paho = pytest.importorskip("paho.mqtt.client")
+    pytest.importorskip("pymodbus")
+    from tests.line.stand_in import score_of, write_part
+    from tests.line.test_modbus import assert_right, plc, running, write_line
+
+    path, port = write_line(tmp_path)
+    mqtt = free_port()
+    path.write_text(path.read_text().replace('csv = "s0.csv"', f'mqtt = "mqtt://127.0.0.1:{mqtt}/line/s0"'))
+    for number in range(30):
+        write_part(tmp_path / "in0" / f"{number}.png", number)
+    got: list[dict[str, Any]] = []
+
+    @contextmanager
+    def listening() -> Iterator[None]:
+        with broker(mqtt, tmp_path):
+            listener, ready = paho.Client(paho.CallbackAPIVersion.VERSION2), threading.Event()
+            listener.on_subscribe = lambda *_: ready.set()
+            listener.on_message = lambda _client, _data, message: got.append(json.loads(message.payload))
+            listener.connect("127.0.0.1", mqtt)
+            listener.loop_start()
+            listener.subscribe("line/s0", qos=1)
+            assert ready.wait(30)
+            yield
+            listener.loop_stop()
+
+    with running(path):
+        with listening():
+            assert_right(plc(port, "parts", 0, 10), list(range(10)))
+            eventually(lambda: len(got) >= 11)
+        assert_right(plc(port, "parts", 10, 20), list(range(10, 20)))
+        with listening():
+            assert_right(plc(port, "parts", 20, 30), list(range(20, 30)))
+            eventually(lambda: any(body.get("part") == "29" for body in got))
+    assert got[0]["kind"] == "started" and got[0]["restarted"] is False
+    results = {body["id"]: body for body in got if body["kind"] == "result"}  # a repeat has the same id
+    assert [body["part"] for body in results.values()] == [str(number) for number in range(30)]
+    assert all(body["score"] == score_of(int(body["part"])) for body in results.values())
+
+
 # ------------------------------------------------------------------------------------------------------ the deliveries
 
 

@@ -392,6 +392,42 @@ def test_a_model_that_is_gone_or_not_loaded_yet_is_no_verdict(rig: Rig, parts: P
     assert result_of(station, "4")["verdict"] == "good"
 
 
+def test_an_output_that_fails_keeps_no_result_from_the_others(rig: Rig, parts: Path) -> None:
+    class Failing(Heard):
+        def on_busy(self, _station: Any, _part: Any) -> None:
+            raise RuntimeError("odd")
+
+        def on_result(self, _station: Any, body: dict[str, Any]) -> None:
+            raise RuntimeError("odd")
+
+    station, heard, receiver = rig.add(named(parts), StandIn())
+    station.plan.listeners.insert(0, Failing())
+    rig.start()
+    assert result_of(station, "4")["verdict"] == "good" and result_of(station, "5")["part"] == "5"
+    eventually(lambda: len(results(receiver.got)) == 2)
+    assert [body["part"] for body in heard.results] == ["4", "5"]
+    assert "top: Failing did not take on_result: RuntimeError: odd; report this" in rig.said
+
+
+def test_a_trigger_right_after_the_model_was_loaded_has_a_source(rig: Rig, parts: Path) -> None:
+    station, _, _ = rig.add(named(parts), None)
+    rig._thread.start()
+    time.sleep(0.15)  # the station waits for triggers without a source
+    station.slot.current = LoadedModel(StandIn(), "0123", rig.turns)
+    assert result_of(station, "4")["verdict"] == "good"
+
+
+def test_the_revision_is_that_of_the_model_that_scored(rig: Rig, parts: Path) -> None:
+    station, _, _ = rig.add(named(parts), None)
+
+    def replace() -> None:
+        station.slot.current = LoadedModel(StandIn(), "second", rig.turns)
+
+    station.slot.current = LoadedModel(StandIn(on_measure=replace), "first", rig.turns)
+    rig.start()
+    assert [result_of(station, "4")["model"] for _ in range(2)] == ["first", "second"]
+
+
 # --------------------------------------------------------------------------------------------------------------- turns
 
 

@@ -100,8 +100,7 @@ class Reporter:
 
     def _begin(self, part: Inspection) -> None:
         self._part = part
-        for listener in self.plan.listeners:
-            listener.on_busy(self, part)
+        self._tell_listeners("on_busy", part)
         self._deadlines.add(part, self._miss)
 
     def _settle(self, part: Inspection, body: EventBody, generation: int) -> None:
@@ -143,8 +142,7 @@ class Reporter:
                 self._part = None
             self.results += 1
             self.last = body
-            for listener in self.plan.listeners:
-                listener.on_result(self, body)
+            self._tell_listeners("on_result", body)
         part.finish(body)
         return True
 
@@ -201,8 +199,16 @@ class Reporter:
             if state == self._state:
                 return
             self._state = state
-            for listener in self.plan.listeners:
-                listener.on_state(self, state, self.fault)
+            self._tell_listeners("on_state", state, self.fault)
+
+    def _tell_listeners(self, event: Literal["on_busy", "on_result", "on_state"], *arguments: Any) -> None:
+        """Tell all live outputs; one that fails must not keep the result from the others."""
+        for listener in self.plan.listeners:
+            try:
+                getattr(listener, event)(self, *arguments)
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}; report this"
+                self.plan.say(self._named(f"{type(listener).__name__} did not take {event}: {problem}"))
 
     def _send(self, body: EventBody) -> None:
         """An event that is no result; where it cannot be stored, the fault itself is shown by every live output."""

@@ -185,15 +185,16 @@ class Station(Reporter):
     def _inspect(self, part: Inspection, trigger: Trigger | None, arrival: Arrival | None, generation: int) -> None:
         """Score a part and settle it, with a verdict or with the reason why there is none."""
         started, facts, failure = time.perf_counter(), dict[str, Any](), None
-        slot = self.slot
+        loaded = None  # read once: the model may be replaced meanwhile
         try:
+            slot = self.slot if trigger is None else self._slot_for(trigger)
+            loaded = slot.current
+            if loaded is None:
+                raise NoVerdictError(slot.error or f"{slot.name}: is being loaded; trigger again later", "model")
             if trigger is not None:
-                slot = self._slot_for(trigger)
                 arrival = self._take(trigger, part)
             assert arrival is not None
-            if slot.current is None:
-                raise NoVerdictError(slot.error or f"{slot.name}: is being loaded; trigger again later", "model")
-            facts = slot.current.predict(arrival.image).to_dict()
+            facts = loaded.predict(arrival.image).to_dict()
         except NoVerdictError as error:
             facts = {"error": str(error), "cause": error.cause}
         except ImageError as error:
@@ -203,7 +204,7 @@ class Station(Reporter):
         if not failure:
             self._failures = 0
         first, self._first = self._first, False
-        model = "" if slot.current is None else slot.current.revision
+        model = "" if loaded is None else loaded.revision
         source = arrival.name if arrival is not None else ""
         seconds = round(time.perf_counter() - started, 4)
         body = describe_result(self.name, part, facts, source=source, seconds=seconds, model=model)
@@ -228,8 +229,8 @@ class Station(Reporter):
             raise NoVerdictError("the station is paused; resume it first", "paused")
         if self.fault:
             raise NoVerdictError(self.fault, "fault")
-        if self._source is None:
-            raise NoVerdictError("the station is loading its model; trigger again later", "model")
+        if self._source is None:  # the model was loaded a moment ago
+            self._source = self.plan.open_source()
         return self._source.take(trigger, part.until)
 
     def _close_source(self) -> None:
