@@ -234,7 +234,7 @@ def _is_command_line(line: str, command: str) -> bool:
 FOREIGN_FLAGS = {"--check", "--strict", "--local-dir", "--data", "--ratios", "--readouts", "--categories"}
 FOREIGN_FLAGS |= {"--category", "--json"}
 FOREIGN_FLAGS |= {"--lite", "--run", "--part", "--head", "--address", "--num-cpus"}  # of benchmarks, and of ray
-FOREIGN_FLAGS |= {"--rounds", "--limit", "--systems", "--processes"}
+FOREIGN_FLAGS |= {"--rounds", "--limit", "--systems", "--processes", "--scope", "--few", "--side", "--parts"}
 FOREIGN_FLAGS |= {"--seconds", "--keep"}  # of the fuzzer
 
 
