@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 REAL_WEIGHTS ?= $(wildcard ../shared/weights/dinov2_vits14_dav2_fp16.safetensors)
 REAL_DATA ?= $(wildcard ../shared/data)
 
-.PHONY: demo test test-all lint wheel release-check bench docs docs-site tutorial clean
+.PHONY: demo test test-all lint wheel release-check bench docs docs-site tutorial notebooks clean
 
 demo: $(VENV)/.run-ready
 	$(BIN)/procon demo
@@ -27,8 +27,8 @@ test-all: $(VENV)/.dev-ready
 	$(BIN)/python -m pytest -m "" --durations 15
 
 lint: $(VENV)/.dev-ready
-	$(BIN)/ruff check src tests benchmarks docs release
-	$(BIN)/ruff format --check --quiet src tests benchmarks docs release
+	$(BIN)/ruff check src tests benchmarks docs examples release
+	$(BIN)/ruff format --check --quiet src tests benchmarks docs examples release
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache > lint-imports.log 2>&1 || (cat lint-imports.log; exit 1)
 	rm -f lint-imports.log
@@ -54,8 +54,12 @@ bench: $(VENV)/.dev-ready
 docs: $(VENV)/.dev-ready
 	$(BIN)/python docs/scripts/generate_cli.py
 	$(BIN)/python docs/scripts/generate_benchmarks.py
+	$(BIN)/python docs/scripts/generate_front.py
 	$(BIN)/python docs/scripts/generate_line.py
+	$(BIN)/python docs/scripts/generate_plc.py
 	$(BIN)/python docs/scripts/generate_verdicts.py
+	$(BIN)/python docs/scripts/generate_limits.py
+	$(BIN)/python docs/scripts/generate_recipes.py
 	$(BIN)/python docs/scripts/generate_best.py
 	$(BIN)/python docs/scripts/generate_claims.py
 	$(BIN)/python docs/scripts/generate_scale.py
@@ -68,6 +72,11 @@ docs-site: $(VENV)/.site-ready
 # Takes the walk of docs/start/tutorial.md with real weights, fetched once, and writes it down.
 tutorial: $(VENV)/.dev-ready
 	$(BIN)/python docs/scripts/make_tutorial.py
+
+# Runs the notebooks of examples/ with real weights, fetched once, and writes them to docs/start.
+notebooks: $(VENV)/.dev-ready
+	$(PIP) --editable '.[notebooks]'
+	$(BIN)/python docs/scripts/make_notebooks.py
 
 clean:
 	rm -rf $(VENV) .venvs dist site demo-output

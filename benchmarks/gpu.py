@@ -159,8 +159,9 @@ def real_rows(weights: str, category: Path) -> list[dict[str, Any]]:
 
     def moved(precision: Literal["fp32", "bf16"], device: str) -> Detector:
         detector = Detector(replace(config, precision=precision), device=device)
-        assert original.memory is not None
-        detector.memory, detector.calibration = original.memory.to(detector.device), original.calibration
+        detector.model = replace(
+            original.model, config=detector.config, memory=original.model.memory.to(detector.device)
+        )
         return detector
 
     def scores(precision: Literal["fp32", "bf16"], device: str) -> Tensor:

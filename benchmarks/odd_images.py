@@ -1,6 +1,6 @@
 """Defects planted among the good images: what becomes of them, of the threshold and of the verdicts.
 
-    python benchmarks/odd_images.py --data DATA --weights WEIGHTS [--image-size 280] [--parts PART,PART]
+    python benchmarks/odd_images.py --data DATA --weights WEIGHTS [--image-size 280]
 
 For each part and number of planted defects, a detector is fitted on the good images and these. Each is kept in the
 memory or forgotten, and the threshold sets odd images aside, as by default, or counts every image. The planted images

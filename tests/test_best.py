@@ -68,7 +68,9 @@ def test_what_does_not_go_together_is_refused(settings: dict[str, Any]) -> None:
 def test_the_flag_starts_from_the_recipe(run: Callable[..., tuple[int, str, str]], tiny_backbone: Path,
                                          good_folder: Path, tmp_path: Path) -> None:  # fmt: skip
     given = ("--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", 70, "--set", "layers=-1,-3")
-    code, _, err = run("fit", good_folder, "-o", tmp_path / "part.procon", "--best", *given, "--coreset-ratio", 0.3)
+    code, _, err = run(
+        "fit", good_folder, "-o", tmp_path / "part.procon", "--recipe", "best", *given, "--coreset-ratio", 0.3
+    )
     assert code == 0, err
     config = Detector.load(tmp_path / "part.procon", device="cpu").config
     assert config.score_relative_to == "anchors" and config.map_offset == "quartile" and config.banks == 1

@@ -15,6 +15,8 @@ def test_defaults_are_the_final_recipe_of_the_paper() -> None:
         # Table s_recipe, "Final ProCon recipe".
         "backbone": "dinov2-base",  # frozen DINOv2 ViT-B/14
         "image_size": 392,
+        "patch_budget": 784,  # of image_size="auto": as many patches as the square of 392 pixels has
+        "max_scale": 1.0,
         "layers": (-3, -6, -8, -9),
         "banks": 5,
         "bank_seed": 0,  # banks b = 1..5
@@ -53,7 +55,9 @@ NAN, INF = float("nan"), float("inf")
 BAD: dict[str, list[Any]] = {
     "backbone": ["dinov2-tiny", "facebook/dinov2-base", None, ["dinov2-base"]],
     "weights": ["", 3, b"weights.pth", ("a", "b")],
-    "image_size": [0, 13, 400, -392, 392.0, True, "392", None, 4102, (392,), (392, 400), (392, 392, 3), ()],
+    "image_size": [0, 13, 400, -392, 392.0, True, "392", None, 4102, (392,), (392, 400), (392, 392, 3), (), "Auto"],
+    "patch_budget": [0, -1, 784.0, None, True, "784", 292**2 + 1],
+    "max_scale": [0, -1, 8.5, NAN, None, True, "1"],
     "resize": [391, 448.0, "448", True, 8193, 0, (448, 448)],
     "aspect": ["keep", "", None, True],
     "tile": [0, 42, 60, 406, 196.0, "196", True, (196, 196)],
@@ -106,6 +110,10 @@ def test_the_custom_backbone_needs_a_folder() -> None:
         {"image_size": 14},
         {"image_size": 4088},
         {"image_size": (224, 448)},
+        {"image_size": "auto"},
+        {"image_size": "auto", "tile": 4088, "aspect": "pad"},
+        {"patch_budget": 1},
+        {"patch_budget": 292**2},
         {"resize": 392},
         {"tile": 56},
         {"tile": 392},

@@ -45,6 +45,7 @@ def test_each_function_is_documented_and_typed(name: str) -> None:
 
 def test_names_that_other_programs_rely_on() -> None:
     detector = {"fit", "predict", "predict_each", "explain", "calibrate", "partial_fit", "forget", "save", "load"}
+    detector |= {"teach", "limits"}
     fields = {"score", "is_anomalous", "p_value", "regions", "source"}
     assert detector | {"from_pretrained", "push_to_hub"} <= set(dir(procon.Detector))
     assert fields <= set(procon.Prediction.__dataclass_fields__)

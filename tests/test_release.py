@@ -1,5 +1,6 @@
 """A release: what its archives hold, the licences of its dependencies, and the workflow that would publish it."""
 
+import re
 import sys
 import tarfile
 import zipfile
@@ -139,3 +140,12 @@ def test_the_container_serves_with_flags_that_exist() -> None:
     assert command[0] == "serve" and {word for word in command if word.startswith("--")} <= flags
     port = next(option.default for option in serve.params if option.name == "port")
     assert f"EXPOSE {port}\n" in text
+
+
+def test_pages_install_from_an_index_only_what_is_there() -> None:
+    """Until the first release, `pip install procon` finds nothing; extras of an installed procon are found."""
+    unreleased = "Nothing has been released yet" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if "pip install" in line and unreleased:
+                assert not re.search(r"pip install [^#`]*\bprocon(?![\w\[-])", line), f"{path.name}: {line}"

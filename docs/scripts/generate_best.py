@@ -38,8 +38,8 @@ from procon import Config
 config = Config.best(backbone="dinov2-small")  # your settings override the recipe's
 ```
 
-Then call `Detector(config).fit("parts/good")` as usual. On the command line: `procon fit GOOD -o part.procon --best`.
-Other flags override the recipe too: `--best --image-size 518`.
+Then call `Detector(config).fit("parts/good")` as usual. On the command line: `procon fit GOOD --recipe best`.
+Other flags override the recipe too: `--recipe best --image-size 518`. [Recipes](recipes.md) compares all three.
 
 ## What it computes
 
@@ -49,6 +49,8 @@ Other flags override the recipe too: `--best --image-size 518`.
 
 WHY = {
     "image_size": "most defects are small, and a patch covers a third of the area",
+    "patch_budget": "the same number of patches, where `image_size` is `auto`",
+    "max_scale": "where `image_size` is `auto`: these parts gained from patches smaller than 14 of their pixels",
     "layers": "the shallow block -10 sees fine structure, -3 sees context; three memories in place of four",
     "banks": "at this size the median over banks hardly improved maps, and each bank adds the same cost",
     "coreset_ratio": "2 % of 2.9 times as many patches: a bank is about as large as before",
@@ -349,7 +351,7 @@ Command: `python benchmarks/best.py --weights FILE hazelnut_toy`.
 - `add`, `forget` and `merge` read all training images again, and are refused if one is gone: every image contributes
   to the levels of the anchors.
 - Fit needs at least two good images.
-- On CUDA the general search is used, not the fused kernel, and no graph is recorded.
+- On CUDA it runs in the same kernels and recorded graphs as `Config()`; its speed there has not been measured since.
 - A defect that covers most of the object shifts its own map down, as on pill ([above](#why-pill-loses)):
   `Config.best(map_offset="none")` does without the shift. The image score is not affected.
 - The layers were chosen with a ViT-S/14 that was tuned to estimate depth. For other backbones they are untested;

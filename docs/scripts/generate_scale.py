@@ -103,7 +103,7 @@ def peers(rows: list[Row]) -> list[str]:
     texts = overall(rows, parts)
     for part in parts:
         here = [row for row in rows if row["part"] == part]
-        texts.append(f"### {part}")
+        texts.append(f'<details markdown="1">\n<summary>{part}: every system</summary>')
         head = ["system", "backbone", "input", *METRICS.values(), *COSTS.values(), "note"]
         best = {key: max(float(row[key]) for row in here if row[key]) for key in METRICS}
         cells = []
@@ -113,7 +113,7 @@ def peers(rows: list[Row]) -> list[str]:
                 + [f"**{row[key]}**" if row[key] and float(row[key]) == best[key] else row[key] for key in METRICS]
                 + [*(row[key] for key in COSTS), row["note"]]
             )
-        texts += [table(head, cells), wrap(" ".join(wins(here)))]
+        texts += [table(head, cells), wrap(" ".join(wins(here))), "</details>"]
     return [*texts, "### Published only", published()]
 
 

@@ -5,13 +5,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import PurePath
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from procon.errors import ConfigError
 
 ThresholdRule = Literal["robust", "guarantee"]
 LOWEST_RATE = 1e-6  # false-alarm rate; it takes a million good images
 PATCH = 14  # pixels; the patch size of every DINOv2
+AUTO: Final = "auto"  # image_size: chosen from the training images (procon.vision.shape)
 
 BACKBONES = tuple(
     f"dinov2-{size}{suffix}" for size in ("small", "base", "large", "giant") for suffix in ("", "-with-registers")
@@ -34,6 +35,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 BEST: dict[str, Any] = {
     "image_size": 672,
+    "patch_budget": 48 * 48,
+    "max_scale": 2.0,
     "layers": (-3, -7, -10),
     "banks": 1,
     "coreset_ratio": 0.02,
@@ -41,6 +44,18 @@ BEST: dict[str, Any] = {
     "map_offset": "quartile",
 }
 """How :meth:`Config.best` differs from the paper."""
+
+FAST: dict[str, Any] = {
+    "image_size": 336,
+    "patch_budget": 24 * 24,
+    "layers": (-6, -8, -9),
+    "banks": 1,
+    "coreset_ratio": 0.01,
+}
+"""How :meth:`Config.fast` differs from the paper."""
+
+RECIPES: dict[str, dict[str, Any]] = {"fast": FAST, "paper": {}, "best": BEST}
+"""The recipes by name: how each differs from the paper, the fastest first."""
 
 
 def _is_int(value: object, least: int = 1, most: float = math.inf) -> bool:
@@ -72,7 +87,11 @@ class Config:
 
     backbone: str = "dinov2-base"  # one of BACKBONES, or dinov2-custom with a folder as `weights`
     weights: str | None = None  # Hugging Face folder, .safetensors or .pth; None searches (procon.vision.sources)
-    image_size: int | tuple[int, int] = 392  # input of the backbone in pixels: side or (height, width), multiples of 14
+    image_size: int | tuple[int, int] | Literal["auto"] = 392
+    """Input of the backbone in pixels: side or (height, width), multiples of 14; ``auto``: the proportions of the
+    training images, with at most ``patch_budget`` patches, at most ``max_scale`` times as large as the images."""
+    patch_budget: int = 784  # most patches of an image where image_size is auto; 784 is a square of 392 pixels
+    max_scale: float = 1.0  # how many times as large as the images the input may be where image_size is auto
     resize: int | None = (
         None  # None stretches the image to image_size; a number: resize to that square, crop the centre
     )
@@ -126,6 +145,8 @@ class Config:
     def _check_numbers(self) -> None:
         for name in ("projection_dim", "selection_dim", "banks", "num_neighbors"):
             self._require(name, _is_int(getattr(self, name)), "an integer of at least 1")
+        most = (4096 // PATCH) ** 2
+        self._require("patch_budget", _is_int(self.patch_budget, 1, most), f"an integer from 1 to {most}")
         for name in ("max_anchors", "tau_patches"):
             value = getattr(self, name)
             self._require(name, value is None or _is_int(value), "None or an integer of at least 1")
@@ -134,8 +155,9 @@ class Config:
             self._require(name, _is_number(value) and 0 < value <= 1, "a number above 0 and at most 1")
         for name in ("seed", "bank_seed"):
             self._require(name, _is_int(getattr(self, name), 0, 2**31), "an integer from 0 to 2147483648")
-        tau, blur = self.tau, self.blur_sigma
+        tau, blur, scale = self.tau, self.blur_sigma, self.max_scale
         check_false_alarm_rate(self.false_alarm_rate)
+        self._require("max_scale", _is_number(scale) and 0 < scale <= 8, "a number above 0 and at most 8")
         self._require("tau", tau is None or (_is_number(tau) and 0 < tau < math.inf), "None or a number above 0")
         self._require("blur_sigma", _is_number(blur) and 0 <= blur <= 100, "a number of pixels from 0 (no blur) to 100")
         enough = self.max_anchors is None or self.max_anchors >= self.num_neighbors
@@ -145,10 +167,12 @@ class Config:
         sides = self.image_size if isinstance(self.image_size, tuple) else (self.image_size, self.image_size)
         self._require(
             "image_size",
-            len(sides) == 2 and all(_is_int(side, PATCH, 4096) and side % PATCH == 0 for side in sides),
-            f"a multiple of {PATCH} from {PATCH} to 4088, or a (height, width) of such numbers",
+            self.image_size == AUTO
+            or (len(sides) == 2 and all(_is_int(side, PATCH, 4096) and side % PATCH == 0 for side in sides)),
+            f"a multiple of {PATCH} from {PATCH} to 4088, a (height, width) of such numbers, or {AUTO!r}",
         )
-        longest, shortest = max(self.input_size), min(self.input_size)
+        # Until the training images are known, a crop and tiles can only be compared with the limits of any size.
+        longest, shortest = (PATCH, 4088) if self.image_size == AUTO else (max(self.input_size), min(self.input_size))
         self._require(
             "resize",
             self.resize is None or _is_int(self.resize, longest, 8192),
@@ -177,9 +201,18 @@ class Config:
         """The recipe measured to be better than the paper's (docs/understand/best.md), changed by ``settings``."""
         return cls(**{**BEST, **settings})
 
+    @classmethod
+    def fast(cls, **settings: Any) -> "Config":
+        """The recipe for a computer without a GPU (docs/understand/recipes.md), changed by ``settings``."""
+        return cls(**{**FAST, **settings})
+
     @property
     def input_size(self) -> tuple[int, int]:
         """(height, width) of the backbone's input in pixels."""
+        if self.image_size == AUTO:
+            raise ConfigError(
+                "image_size 'auto' becomes a size in a fit, which looks at the good images; call fit(images) first"
+            )
         return self.image_size if isinstance(self.image_size, tuple) else (self.image_size, self.image_size)
 
     @property
@@ -256,6 +289,13 @@ RESTRICTIONS = (
         "always", "map_offset", ("none",), " unless normalization is 'none'", lambda c: c.normalization != "none"
     ),
     Restriction("always", "aspect", ("stretch",), " where resize cuts out the centre", lambda c: c.resize is not None),
+    Restriction(
+        "always",
+        "resize",
+        (None,),
+        " where image_size is 'auto', which keeps all of an image",
+        lambda c: c.image_size == AUTO,
+    ),
     Restriction("fit", "coreset", ("k-center", "random"), _DROPPED),
     Restriction("fit", "normalization", ("none", "train"), _DROPPED),
     Restriction("fit", "tau_patches", (None,), _DROPPED),
@@ -263,7 +303,7 @@ RESTRICTIONS = (
         "bench",
         "aspect",
         ("stretch",),
-        " in benchmark runs: their masks and maps fill the input; use image_size=(height, width)",
+        " in benchmark runs: their masks and maps fill the input; use image_size='auto'",
     ),
     Restriction("bench without verdicts", "false_alarm_rate", (Config.false_alarm_rate,), _NO_VERDICTS),
     Restriction("bench without verdicts", "threshold_rule", (Config.threshold_rule,), _NO_VERDICTS),

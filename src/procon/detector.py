@@ -67,10 +67,11 @@ class Detector(DetectorState):
         copy of each image, so that evidence can show it when the folder is gone. ``roi`` says where the part is in
         every image: a mask image, or the corners (x, y) of a polygon. Everything outside is ignored.
         """
+        items = list_good(images)
+        reader = self._reader_for(items)
         with reporting(progress) as on_progress:
-            self.model, items = fit_model(
-                self.reader, list_good(images), on_progress, skip_bad=skip_bad, thumbnails=thumbnails, roi=roi
-            )
+            model, items = fit_model(reader, items, on_progress, skip_bad=skip_bad, thumbnails=thumbnails, roi=roi)
+        self._reader, self.model = reader, model
         self.sources = TrainingSources(folder=self.sources.folder)
         self.sources.hold(self.model.memory.images, items)
         return self

@@ -37,7 +37,7 @@ class Prediction:
     """
 
     score: float  # mean residual of the most anomalous patches; comparable between images of one model
-    heat: HeatMap | Floats = field(repr=False)  # what :attr:`heatmap` is made from
+    heat: HeatMap | Floats = field(repr=False, compare=False)  # what :attr:`heatmap` is made from
     is_anomalous: bool | None  # score > threshold; None where the model has no threshold
     threshold: float | None  # of the score; None where the model was fitted on too few images to calibrate
     p_value: float | None  # conformal: share of good images, this one included, that score at least as high

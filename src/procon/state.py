@@ -1,12 +1,13 @@
 """What a detector has: settings, backbone, model, and its file on disk or on the hub."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from procon import hub
-from procon.config import Config, change_settings
+from procon.config import AUTO, Config, change_settings
 from procon.errors import NotFittedError
 from procon.model.calibration import Calibration
 from procon.model.file import find_extractor, load_model, save_model
@@ -17,6 +18,8 @@ from procon.model.reader import Extractor, Reader
 from procon.model.scorer import ModelScorer
 from procon.model.training import TrainingSources
 from procon.vision.backbone import Backbone, resolve_device
+from procon.vision.images import ImageLike
+from procon.vision.shape import resolve_shape
 
 
 class DetectorState:
@@ -28,7 +31,7 @@ class DetectorState:
         ``device`` is ``auto`` (CUDA if there is one), ``cpu``, ``cuda`` or ``cuda:N``. Weights are loaded when they are
         first needed.
         """
-        self.config = change_settings(config or Config(), settings)
+        self.config = self._asked = change_settings(config or Config(), settings)  # what a fit starts from
         self.device = resolve_device(device)
         self.sources = TrainingSources()  # Where the training images can be read again
         self._reader: Reader | None = None
@@ -57,6 +60,13 @@ class DetectorState:
         if self._reader is None:
             self._reader = Reader(Extractor(Backbone.load(self.config, self.device), self.config), self.config)
         return self._reader
+
+    def _reader_for(self, items: Sequence[ImageLike]) -> Reader:
+        """The reader of a fit on ``items``, whose shape is that of its input where ``image_size`` is ``auto``."""
+        config = resolve_shape(self._asked, items)
+        if self._asked.image_size != AUTO or (self._reader and self._reader.config == config):
+            return self.reader
+        return Reader(Extractor(Backbone.load(config, self.device), config), config)
 
     @property
     def memory(self) -> Memory | None:

@@ -22,6 +22,7 @@ import procon
 from procon import Config, Detector, ImageError, Prediction
 from procon.cli import app
 from procon.cli.flags import SETTINGS, parse_assignments
+from procon.config import RECIPES
 from tests.conftest import Run, part_pixels, tiny_config
 
 
@@ -105,6 +106,48 @@ def test_fit_has_few_options_and_no_default_of_a_setting() -> None:
     for option in options:
         if option.name in SETTINGS:
             assert option.default is None, f"--{option.name} must default to None: Config has the default"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ([], "recipe: paper, the default, as it is the published one; --recipe best finds more"),
+        (["--recipe", "paper"], "recipe: paper input of"),
+        (["--recipe", "fast"], "recipe: fast, "),
+        (["--recipe", "best"], "recipe: best, "),
+    ],
+)
+def test_fit_says_which_recipe_it_takes_and_what_becomes_of_the_images(
+    run: Run, good_folder: Path, flags: list[str], tmp_path: Path, recipe: list[str], said: str
+) -> None:
+    code, _, err = run("fit", good_folder, "-o", tmp_path / "part.procon", *flags, *recipe)
+    assert code == 0 and said in " ".join(err.split()), err
+    words = " ".join(err.split())
+    assert "input of 70 x 70 pixels, 5 x 5 patches, as set by image_size" in words
+    assert "images of 80 x 96 pixels: scale 0.88 across and 0.73 down, so a patch covers 16.0 x 19.2 of" in words
+    assert "lost: the proportions of 8 of 8 images" in words and "--image-size auto keeps them" in words
+    config = Detector.load(tmp_path / "part.procon", device="cpu").config
+    expected = Config(**{**RECIPES[recipe[1] if recipe else "paper"], **flags_of(config)})
+    assert config == expected
+
+
+def flags_of(config: Config) -> dict[str, object]:
+    """What the flags of these tests set."""
+    names = ("backbone", "weights", "image_size", "layers", "banks", "coreset_ratio", "num_neighbors")
+    return {name: getattr(config, name) for name in names}
+
+
+def test_fit_chooses_the_shape_of_the_images(run: Run, good_folder: Path, flags: list[str], tmp_path: Path) -> None:
+    auto = ["auto" if word == "70" else word for word in flags] + ["--set", "patch_budget=30"]
+    code, _, err = run("fit", good_folder, "-o", tmp_path / "part.procon", *auto)
+    assert code == 0, err
+    words = " ".join(err.split())
+    assert "input of 70 x 84 pixels, 5 x 6 patches, chosen from the proportions of the images" in words
+    assert "8 images, 240 patches" in words and "lost: the proportions" not in words
+    code, out, _ = run("info", tmp_path / "part.procon")
+    assert code == 0 and "70 x 84 pixels" in out
+    code, _, err = run("fit", good_folder, "--recipe", "quick")
+    assert code == 2 and "--recipe must be one of fast, paper, best, got 'quick'" in err
 
 
 def test_every_setting_has_a_group_and_a_text() -> None:

@@ -59,6 +59,17 @@ def test_eval_measures_every_category_of_a_folder(
     assert (again, out_again) == (0, out)
 
 
+def test_eval_says_which_shape_each_category_got(procon: Command, data: Path, small: list[str], tmp_path: Path) -> None:
+    auto = [word if word != "70" else "auto" for word in small]
+    code, out, err = procon("eval", data, "-o", tmp_path / "run", "--categories", "tubes", *auto)
+    assert code == 0, err
+    assert "tubes: input of 70 x 84 pixels, from the proportions of its good images" in out
+    again, out_again, _ = procon("eval", data, "-o", tmp_path / "run", "--categories", "tubes", *auto)
+    assert (again, out_again) == (0, out)
+    code, out, err = procon("bench", "folder", "--root", data, "--categories", "tubes", "--recipe", "fast", *auto)
+    assert code == 0 and "tubes: input of 70 x 84 pixels" in out, err
+
+
 def test_eval_counts_what_the_threshold_of_the_model_finds_before_any_metric(
     procon: Command, data: Path, small: list[str], tmp_path: Path
 ) -> None:
@@ -218,6 +229,7 @@ def test_a_command_gets_only_the_settings_that_were_given() -> None:
 
 def test_lists_and_sizes_are_taken_apart() -> None:
     assert parse_settings({"image_size": "392"}) == {"image_size": 392}
+    assert parse_settings({"image_size": "Auto"}) == {"image_size": "auto"}
     assert parse_settings({"image_size": "392x448"}) == {"image_size": (448, 392)}, "WIDTHxHEIGHT"
     with pytest.raises(ConfigError, match="layers must be integers separated by ',', got 'deep'"):
         parse_settings({"layers": "deep"})

@@ -149,12 +149,12 @@ def test_fit_reports_limits_on_request(run: Run, good: Path, tiny_backbone: Path
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measuring, "SECONDS", 0.0)
         patch.setattr(measuring, "FEWEST_PASSES", 1)
-        code, out, err = run("fit", good, "-o", output, "--limits", *settings, "--device", "cpu")
+        code, out, err = run("fit", good, "-o", output, "--embed", "limits", *settings, "--device", "cpu")
     assert code == 0, err
     page = tmp_path / "new-limits" / "index.html"
     assert page.exists() and f"wrote {page}" in out and STAND_IN in out
     assert read_renderings(output) is not None
-    code, _, err = run("fit", tmp_path, "--each", "-o", tmp_path / "models", "--limits", *settings)
+    code, _, err = run("fit", tmp_path, "--each", "-o", tmp_path / "models", "--embed", "limits", *settings)
     assert code == 2 and "--each, --shards and --ray take settings" in err
 
 

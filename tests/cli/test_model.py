@@ -68,7 +68,10 @@ def test_the_threshold_is_shown_with_what_it_can_promise(run: Run, model: Path) 
         "rates on offer (robust rule); * is in force",
         "   rate  threshold  good images above it",
     )
-    assert table == [f"*  1.0%     {threshold_of(model):.4f}  0"]
+    assert table == [
+        f"*  1.0%     {threshold_of(model):.4f}  0",
+        "what each rate finds: procon limits MODEL renders defects and says it here",
+    ]
     assert model.read_bytes() == before
     facts = json.loads(run("threshold", model, "--json")[1])
     assert facts["kind"] == "leave-one-out" and facts["guaranteed"] is False and facts["images"] == 6

@@ -90,7 +90,7 @@ def test_the_shim_counts_and_kills(shim: Path, detector: Detector, tmp_path: Pat
 def test_a_kill_at_every_call_leaves_the_old_or_the_new_state(scenario: str, shim: Path) -> None:
     if scenario == "export":
         pytest.importorskip("onnxruntime")
-    every = {"service": "7", "watch": "2"}.get(scenario, "1")
+    every = {"service": "9", "watch": "3"}.get(scenario, "1")
     (found,) = kill_everywhere(shim, scenario, "--every", every)
     assert int(str(found["points"])) * int(every) >= _FEWEST[scenario]
 

@@ -83,6 +83,17 @@ def test_every_setting_is_exported(
     np.testing.assert_allclose(there.heatmap, here.heatmap, rtol=0, atol=1e-3 * abs(here.heatmap).max())
 
 
+def test_a_shape_that_the_images_chose_is_exported(tiny_backbone: Path, tmp_path: Path) -> None:
+    images = [Image.fromarray(part_pixels(seed)).resize((240, 60)) for seed in range(8)]
+    config = tiny_config(tiny_backbone, image_size="auto", patch_budget=36)
+    detector = Detector(config, device="cpu").fit(images)
+    write(detector, tmp_path / "part", tolerance=1e-4, map_tolerance=1e-3)
+    runtime = Runtime(tmp_path / "part")
+    assert runtime.config.image_size == detector.config.image_size == (42, 168)
+    here, there = (model.predict(images[0]) for model in (detector, runtime))
+    assert there.score == pytest.approx(here.score, rel=1e-4) and there.heatmap.shape == (60, 240)
+
+
 @pytest.mark.parametrize(
     "settings", [{}, {"map_offset": "quartile", "tau_patches": 5}, {"resize": 84, "image_size": 70}]
 )

@@ -10,8 +10,6 @@ import pytest
 from PIL import Image
 
 from procon.cli import main
-from procon.cli.flags import parse_settings
-from procon.config import Config
 from procon.errors import ImageError
 from procon.evaluation.data.checks import check_folder
 from procon.evaluation.data.datasets import BENCHMARKS
@@ -106,7 +104,7 @@ def test_categories_that_nobody_published(check: Check, tmp_path: Path) -> None:
     code, out, _ = check(tmp_path)
     assert code == 0
     assert out.startswith(f"{tmp_path}: 2 categories, no published dataset\n")
-    assert out.endswith(f"nothing wrong\nnext: procon eval {tmp_path}\n")
+    assert "nothing wrong\ninput of 392 x 392 pixels" in out and out.endswith(f"\nnext: procon eval {tmp_path}\n")
     assert "missing" not in out and "published  " not in out
 
 
@@ -204,6 +202,10 @@ def test_a_category_of_a_benchmark(check: Check, tmp_path: Path) -> None:
         "  test/good                     1 image\n"
         "  4 images of 40 x 30 pixels\n"
         "nothing wrong\n"
+        "input of 392 x 392 pixels, 28 x 28 patches, as set by image_size\n"
+        "images of 40 x 30 pixels: scale 9.80 across and 13.07 down, so a patch covers 1.4 x 1.1 of their pixels\n"
+        "lost: the proportions of 2 of 2 images, stretched in one direction up to 1.3 times as much as in the other; "
+        "--image-size auto keeps them\n"
         f"next: procon fit {tmp_path / 'bottle'} -o part.procon\n"
     )
 
@@ -291,24 +293,32 @@ def test_progress_counts_every_file_once(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------- a command that works here
 
 
-def test_images_that_would_be_squeezed_get_a_size_of_their_shape(check: Check, tmp_path: Path) -> None:
-    _, out, _ = check(write(tmp_path / "long", "1.png", "2.png", size=(120, 40)))
-    assert "images of 120 x 40 pixels would be squeezed into a square of 392 x 392" in out
-    size = re.findall(r"next: procon fit \S+ -o part.procon --image-size (\d+)x(\d+)\n", out)
-    assert size == [("672", "224")], "typed as it is printed: WIDTHxHEIGHT"
-    config = Config(**parse_settings({"image_size": "672x224"}))
-    assert config.input_size == (224, 672) and abs(config.grid[0] * config.grid[1] - 28 * 28) < 28
+def test_images_that_would_be_squeezed_get_an_input_of_their_shape(check: Check, tmp_path: Path) -> None:
+    _, out, _ = check(write(tmp_path / "long", "1.png", "2.png", size=(1200, 400)))
+    assert "images of 1200 x 400 pixels would be squeezed into a square of 392 pixels; --image-size auto keeps" in out
+    assert "input of 672 x 224 pixels, 48 x 16 patches, chosen from the proportions of the images" in out
+    assert "scale 0.56 across and 0.56 down, so a patch covers 25.0 x 25.0 of their pixels" in out
+    assert "lost: detail finer than the scale" in out and "lost: the proportions" not in out
+    assert re.search(r"next: procon fit \S+ -o part.procon --image-size auto\n", out)
+
+
+def test_the_shape_is_that_of_the_good_images_alone(check: Check, tmp_path: Path) -> None:
+    root = write(tmp_path / "part", "good/1.png", size=(400, 400))
+    write(root, "bad/1.png", "bad/2.png", "bad/3.png", size=(1200, 400))
+    _, out, _ = check(root)
+    assert "images of 400 x 400 pixels: scale 0.98 across and 0.98 down" in out and "image-size" not in out
 
 
 def test_images_of_many_shapes_are_padded(check: Check, tmp_path: Path) -> None:
-    write(tmp_path / "mixed", "1.png", size=(120, 40))
-    _, out, _ = check(write(tmp_path / "mixed", "2.png", size=(40, 120)))
-    assert out.endswith("-o part.procon --set aspect=pad\n")
+    write(tmp_path / "mixed", "1.png", size=(1200, 400))
+    _, out, _ = check(write(tmp_path / "mixed", "2.png", size=(400, 1200)))
+    assert out.endswith("-o part.procon --image-size auto --set aspect=pad\n")
+    assert "the images have 2 sizes" in out and "lost: the proportions" not in out
 
 
 def test_images_close_to_a_square_need_no_flag(check: Check, tmp_path: Path) -> None:
     _, out, _ = check(write(tmp_path / "square", "1.png", size=(40, 36)))
-    assert "squeezed" not in out and out.endswith("-o part.procon\n")
+    assert "squeezed" not in out and "scale 9.80 across and 10.89 down" in out and out.endswith("-o part.procon\n")
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ def test_counts_by_kind_come_first_and_metrics_are_those_of_predictions(detector
     limit = detector.calibration.pixel_threshold
     assert verdicts.pixels == tally_pixels([result.heatmap for result in results], masks, limit)
     assert found._repr_html_().startswith("<pre>disc:")
+    assert repr(found) == f"Evaluation(disc: 5 of 5 defects found, {found.false_alarms} of 4 good flagged)"
 
 
 def test_large_images_are_compared_smaller(detector: Detector, labelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from procon.evaluation.paper.reproduce import NAMES, bench, choose_categories, c
 from procon.evaluation.paper.results import Cell, Line, Result, fill_table, row_config
 from procon.evaluation.paper.tables import BOTTOM_3, POOL, TABLES, Table, TableRow, build_table, printed_values
 from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
+from procon.evaluation.report.build import write_report
 from procon.evaluation.runs.raw import SHARED, Raw, Run, variant_name
 from procon.evaluation.runs.sweep import VariantScores
 from procon.vision.backbone import Backbone
@@ -89,6 +90,41 @@ def test_raw_results_are_those_of_a_detector(run: Run, small: dict[str, Any], da
         assert np.array_equal(raw.pixel_map(index), detector.scorer.measure_pixels(image)[1][0].numpy())
     assert raw.about["config"]["banks"] == 2
     assert raw.about["system"] == "procon"
+
+
+def test_every_category_gets_the_shape_of_its_good_images(base: Config, small: dict[str, Any], tmp_path: Path) -> None:
+    data = tmp_path / "parts"
+    make_category(data / "disc", 0)
+    make_category(data / "long", 1000)
+    for path in data.glob("long/*/*/*.png"):
+        Image.open(path).resize((240, 60)).save(path)
+    run = Run(tmp_path / "run", open_dataset(data), replace(base, image_size="auto", patch_budget=36), verdicts=True)
+    config = replace(run.base, **small)
+    for category, size in (("disc", (84, 70)), ("long", (42, 168))):
+        run.compute(category, [config], CPU, ignore)
+        raw = run.load(category, variant_name(config))
+        assert raw.size == size and raw.about["config"]["image_size"] == list(size)
+        detector = Detector(config, device="cpu").fit(data / category / "train" / "good")
+        assert detector.config.image_size == size
+        found = detector.predict([sample.path for sample in raw.samples])
+        assert raw.scores.tolist() == [result.score for result in found]
+        known = raw.calibrate(config)
+        assert known is not None and detector.calibration is not None
+        assert known.threshold == detector.calibration.threshold
+    again = Run.open_folder(run.folder)
+    assert again.base.image_size == "auto" and again.has("long", config)
+    page = tmp_path / "report.html"
+    write_report(again, page, ignore)
+    assert "disc: 70 x 84 pixels; long: 168 x 42 pixels" in page.read_text()
+
+
+def test_a_run_from_before_a_setting_is_continued(run: Run, base: Config) -> None:
+    fake(run, [base], 1, ("tubes",))
+    about = run.folder / "run.json"
+    document = json.loads(about.read_text())
+    del document["settings"]["patch_budget"]
+    about.write_text(json.dumps(document))
+    assert Run(run.folder, run.dataset, base).has("tubes", base)
 
 
 def _open(raw: Raw) -> list[Any]:

@@ -90,7 +90,7 @@ def _open(folder: Path) -> Iterator[Check]:
     uvicorn_config.load()
     service = app.state.service
     service.jobs.start = lambda: None
-    service.jobs.queue_fit = service.jobs.queue_lesson = _refuse_job
+    service.jobs.queue_fit = service.jobs.queue_learning = _refuse_job
     lifespan = app.router.lifespan_context(app)
     loop.run_until_complete(lifespan.__aenter__())
     loop.run_until_complete(_until_ready(service))

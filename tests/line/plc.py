@@ -11,7 +11,7 @@ import time
 
 from pymodbus.client import ModbusTcpClient
 
-from procon.line.registers import BLOCK, LENGTH, REGISTERS, STATUS, read_register
+from procon.line.registers import BLOCK, LENGTH, REGISTERS, STATUS, decode_register
 
 SECONDS = 60.0
 
@@ -49,7 +49,7 @@ def wait(client: ModbusTcpClient, first: int, name: str) -> dict[str, int]:
         read = client.read_holding_registers(first + STATUS, count=LENGTH - STATUS)
         assert not read.isError(), read
         words = read.registers
-        values = {item.name: read_register(words, item.name, STATUS) for item in REGISTERS if item.writer == "line"}
+        values = {item.name: decode_register(words, item.name, STATUS) for item in REGISTERS if item.writer == "line"}
         assert values["pass"] + values["fail"] + values["no_verdict"] == values["done"], values
         if values[name]:
             return values

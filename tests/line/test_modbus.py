@@ -13,7 +13,7 @@ import pytest
 
 from procon.line.handshake import Handshake
 from procon.line.parts import CAUSES
-from procon.line.registers import BLOCK, BY_NAME, LENGTH, REGISTERS, STATUS, encode_status, read_register
+from procon.line.registers import BLOCK, BY_NAME, LENGTH, REGISTERS, STATUS, decode_register, encode_status
 from tests.line.stand_in import StandIn, score_of, write_part
 from tests.line.test_station import Rig, named, parts, rig
 from tests.line.test_watch import Clock, eventually, free_port
@@ -24,7 +24,7 @@ PLC = Path(__file__).with_name("plc.py")
 
 def shown(handshake: Handshake, *names: str) -> list[int]:
     words = handshake.status()
-    return [read_register(words, name, STATUS) for name in names]
+    return [decode_register(words, name, STATUS) for name in names]
 
 
 def until_done(handshake: Handshake) -> None:
@@ -46,7 +46,7 @@ def test_registers_do_not_overlap_and_fit_their_block() -> None:
 
 def test_values_survive_and_saturate() -> None:
     words = encode_status({"result_part": 70_000, "score": 99_999, "regions": -1})
-    assert [read_register(words, name, STATUS) for name in ("result_part", "score", "regions")] == [70_000, 65_535, 0]
+    assert [decode_register(words, name, STATUS) for name in ("result_part", "score", "regions")] == [70_000, 65_535, 0]
 
 
 # ----------------------------------------------------------------------------------------------------------- handshake

@@ -282,6 +282,28 @@ def test_every_part_gets_the_model_of_a_fit_by_itself(data: Path, tiny_backbone:
     assert (tmp_path / "lid.procon").read_bytes() == fitted[0].model.read_bytes()
 
 
+def test_every_part_gets_the_shape_of_its_images(
+    tiny_backbone: Path, data: Path, tmp_path: Path, run: Cli, good_folder: Path
+) -> None:
+    folder, models = make_dataset(tmp_path / "parts"), tmp_path / "models"
+    for path in (folder / "plate/train/good").iterdir():
+        Image.fromarray(part_pixels(1)).resize((240, 60)).save(path)
+    config = tiny_config(tiny_backbone, image_size="auto", patch_budget=36)
+    fitted = list(fit_parts(ThisProcess("cpu"), config, find_parts(folder), models, ignore))
+    assert [one.size for one in fitted] == [(84, 70), (42, 168), (84, 70)]
+    assert Detector.load(models / "plate.procon", device="cpu").config.image_size == (42, 168)
+    again = fit_parts(ThisProcess("cpu"), config, find_parts(folder), models, ignore)
+    assert not any(one.fresh for one in again), "the shape is chosen again, and is the same"
+    whole, _ = fit_family(ThisProcess("cpu"), config, sorted(good_folder.iterdir()), ignore, shards=2)
+    assert whole.config.image_size == (84, 70)
+    flags = ["--backbone", "dinov2-custom", "--weights", tiny_backbone, "--image-size", "auto", "--set", "layers=-1,-3"]
+    flags += ["--set", "patch_budget=36", "--coreset-ratio", 0.3, "--banks", 1, "--set", "num_neighbors=3"]
+    code, out, err = run("fit", folder, "-o", tmp_path / "each", "--each", *flags)
+    assert code == 0 and "plate.procon (5 images at 168 x 42 pixels)" in out, err
+    code, _, err = run("fit", good_folder, "-o", tmp_path / "one.procon", "--shards", 2, *flags)
+    assert code == 0 and "input of 70 x 84 pixels, 5 x 6 patches, chosen from the proportions" in err
+
+
 def test_models_of_the_same_images_and_settings_are_left_alone(tiny_backbone: Path, data: Path, tmp_path: Path) -> None:
     config, folder, models = tiny_config(tiny_backbone), make_dataset(tmp_path / "parts"), tmp_path / "models"
 

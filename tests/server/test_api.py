@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect
 
 from procon import Detector
 from procon.errors import ConfigError
+from procon.model.document import write_renderings
 from procon.results.inspection import inspect
 from procon.server import parts
 from procon.server.app import create_app
@@ -455,6 +456,26 @@ def test_rates_are_on_offer_by_both_rules_and_setting_one_is_logged(
         kept = client.put("/v1/models/disc/threshold", json={"false_alarm_rate": 0.2}).json()
         assert kept["threshold"]["rule"] == "guarantee"  # without a rule, the rule stays
         assert Detector.load(tmp_path / "disc.procon", device="cpu").config.threshold_rule == "guarantee"
+
+
+def test_each_rate_says_what_it_finds_of_rendered_defects(
+    tmp_path: Path, detector: Detector, tiny_backbone: Path
+) -> None:
+    own = with_model(detector)
+    own.save(tmp_path / "disc.procon")
+    with client_of(settings(tmp_path, tiny_backbone)) as client:
+        threshold = ready(client).get("/v1/models/disc").json()["threshold"]
+        assert threshold["rendered"] is None and all(offer["rendered"] is None for offer in threshold["offers"])
+        renderings = own.limits(count=20, sizes=(3, 30)).renderings
+        write_renderings(tmp_path / "disc.procon", renderings)  # as procon limits does beside a service
+        service_of(client).models.scan()
+        threshold = client.get("/v1/models/disc").json()["threshold"]
+        for offer in (threshold, *threshold["offers"]):
+            judged = [found for _, found in renderings.judged(offer["score"])]
+            assert (offer["rendered"]["found"], offer["rendered"]["total"]) == (sum(judged), len(judged))
+        changed = client.put("/v1/models/disc/threshold", json={"false_alarm_rate": 0.1}).json()["threshold"]
+        judged = [found for _, found in renderings.judged(changed["score"])]
+        assert (changed["rendered"]["found"], changed["rendered"]["total"]) == (sum(judged), len(judged))
 
 
 def test_odd_images_are_named_with_their_picture_and_what_they_would_change(

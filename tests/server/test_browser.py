@@ -289,7 +289,9 @@ def test_the_threshold_moves_and_shows_which_past_parts_change(page: Any, server
 @pytest.fixture
 def odd_page(browser: Any, tmp_path: Path, detector: Detector, tiny_backbone: Path) -> Iterator[tuple[Any, Any]]:
     """The threshold view of a model with an odd image and one flagged part, and a client of its server."""
-    with_odd_image(detector).save(tmp_path / "disc.procon")
+    odd = with_odd_image(detector)
+    odd.limits(count=30, sizes=(3, 30))
+    odd.save(tmp_path / "disc.procon")
     with serving(tmp_path, *tiny_settings(tiny_backbone)) as server, server.client() as client:
         client.post("/v1/models/disc/predict", content=png(3, defect=True))
         page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
@@ -307,8 +309,12 @@ def test_a_rate_is_chosen_with_the_slider_and_set_with_one_click(odd_page: tuple
     assert "7 of 8 good images" in page.inner_text("#robust-words")
     assert page.inner_text("#offer-value") == "1.0\u00a0%" and page.is_disabled("#apply")
     assert "1 part in review" in page.inner_text("#preview")
+    seen = before["rendered"]
+    assert f"of {seen['total']} rendered defects" in page.inner_text("#preview")
     page.focus("#offer")
     page.keyboard.press("End")
+    seen = offers[-1]["rendered"]
+    assert f"of {seen['total']} rendered defects" in page.inner_text("#preview")
     assert page.inner_text("#offer-value") == "10\u00a0%"
     assert f"{offers[-1]['above']} of 8 good images" in page.inner_text("#preview")
     assert "None of 1 part in review" in page.inner_text("#preview")

@@ -176,49 +176,53 @@ def fill(disk: Path) -> Path:
 _FULL = "the disk of the state folder is full; free some space"
 
 
-def test_on_a_full_disk_parts_are_scored_and_keeping_them_begins_again(
-    tmp_path: Path, small_disk: Path, detector: Detector, tiny_backbone: Path
-) -> None:
-    models = tmp_path / "models"
-    models.mkdir()
-    detector.save(models / "disc.procon")
-    with client_of(settings(models, tiny_backbone, state=small_disk / "state")) as client:
-        service = service_of(ready(client))
-        assert client.get("/readyz").json() == {"status": "ready", "problems": []}
-        first = predict(client, png(3, defect=True)).json()
-        assert first["id"] is not None and first["not_kept"] is None
-        filler = fill(small_disk)
-        for seed in range(4):
-            answer = predict(client, png(seed))
-            assert answer.status_code == 200
-            assert answer.json()["score"] == detector.predict(part_pixels(seed)).score
-        assert answer.json()["id"] is None and answer.json()["not_kept"] == _FULL
-        assert predict(client, png(3), "?output=overlay").headers["x-procon-not-kept"] == _FULL
-        assert predict(client, png(3), "?keep=false").json()["not_kept"] is None
-        health = client.get("/readyz")
-        assert health.status_code == 200
-        assert health.json()["problems"] == [f"scored parts are not kept for review: {_FULL}"]
-        service.parts.check_storage()  # still full
-        assert not service.store._rows("SELECT name FROM sqlite_master WHERE name = 'probe'")
-        assert service.problems
-        # What must be on the disk before its answer is refused, and nothing of it stays.
-        said = client.post("/v1/models/disc/partial_fit", files=[("images", ("a.png", png(60)))])
-        assert said.status_code == 507, said.json()
-        assert said.json()["error"] == f"{_FULL}, then send this again"
-        fit = client.post("/v1/models", data={"name": "other"}, files=[("images", ("a.png", png(1)))])
-        assert fit.status_code == 507
-        assert not list((small_disk / "state").rglob("*.partial"))
+@pytest.fixture
+def small_client(tmp_path: Path, small_disk: Path, detector: Detector, tiny_backbone: Path) -> Iterator[TestClient]:
+    """A client of a server whose state folder is on a small disk."""
+    detector.save(tmp_path / "models" / "disc.procon")
+    with client_of(settings(tmp_path / "models", tiny_backbone, state=small_disk / "state")) as client:
+        yield ready(client)
 
-        filler.unlink()
-        service.parts.check_storage()
-        assert client.get("/readyz").json() == {"status": "ready", "problems": []}
-        again = predict(client, png(77)).json()
-        assert again["id"] > first["id"] and again["not_kept"] is None
-        assert client.get(f"/v1/verdicts/{again['id']}/image").content == png(77)
-        # Files and rows agree: nothing that failed left a file that no row names.
-        rows = {row["digest"] for row in service.store._rows("SELECT digest FROM parts")}
-        files = {path.stem for path in (small_disk / "state" / "parts").rglob("*") if path.is_file()}
-        assert files == rows
+
+def test_on_a_full_disk_parts_are_scored_and_keeping_them_begins_again(
+    small_client: TestClient, small_disk: Path, detector: Detector
+) -> None:
+    service = service_of(small_client)
+    assert small_client.get("/readyz").json() == {"status": "ready", "problems": []}
+    first = predict(small_client, png(3, defect=True)).json()
+    assert first["id"] is not None and first["not_kept"] is None
+    filler = fill(small_disk)
+    for seed in range(4):
+        answer = predict(small_client, png(seed))
+        assert answer.status_code == 200
+        assert answer.json()["score"] == detector.predict(part_pixels(seed)).score
+    assert answer.json()["id"] is None and answer.json()["not_kept"] == _FULL
+    assert predict(small_client, png(3), "?output=overlay").headers["x-procon-not-kept"] == _FULL
+    assert predict(small_client, png(3), "?keep=false").json()["not_kept"] is None
+    health = small_client.get("/readyz")
+    assert health.status_code == 200
+    assert health.json()["problems"] == [f"scored parts are not kept for review: {_FULL}"]
+    service.parts.check_storage()  # still full
+    assert not service.store._rows("SELECT name FROM sqlite_master WHERE name = 'probe'")
+    assert service.problems
+    # What must be on the disk before its answer is refused, and nothing of it stays.
+    said = small_client.post("/v1/models/disc/partial_fit", files=[("images", ("a.png", png(60)))])
+    assert said.status_code == 507, said.json()
+    assert said.json()["error"] == f"{_FULL}, then send this again"
+    fit = small_client.post("/v1/models", data={"name": "other"}, files=[("images", ("a.png", png(1)))])
+    assert fit.status_code == 507
+    assert not list((small_disk / "state").rglob("*.partial"))
+
+    filler.unlink()
+    service.parts.check_storage()
+    assert small_client.get("/readyz").json() == {"status": "ready", "problems": []}
+    again = predict(small_client, png(77)).json()
+    assert again["id"] > first["id"] and again["not_kept"] is None
+    assert small_client.get(f"/v1/verdicts/{again['id']}/image").content == png(77)
+    # Files and rows agree: nothing that failed left a file that no row names.
+    rows = {row["digest"] for row in service.store._rows("SELECT digest FROM parts")}
+    files = {path.stem for path in (small_disk / "state" / "parts").rglob("*") if path.is_file()}
+    assert files == rows
 
 
 @pytest.mark.browser
@@ -248,19 +252,12 @@ def test_the_page_says_that_parts_are_not_kept_and_when_that_is_over(
         page.close()
 
 
-def test_the_next_part_that_can_be_kept_ends_the_problem(
-    tmp_path: Path, small_disk: Path, detector: Detector, tiny_backbone: Path
-) -> None:
-    models = tmp_path / "models"
-    models.mkdir()
-    detector.save(models / "disc.procon")
-    with client_of(settings(models, tiny_backbone, state=small_disk / "state")) as client:
-        ready(client)
-        filler = fill(small_disk)
-        assert predict(client, png(1)).json()["not_kept"] == _FULL
-        filler.unlink()
-        assert predict(client, png(2)).json()["not_kept"] is None
-        assert client.get("/readyz").json()["problems"] == []
+def test_the_next_part_that_can_be_kept_ends_the_problem(small_client: TestClient, small_disk: Path) -> None:
+    filler = fill(small_disk)
+    assert predict(small_client, png(1)).json()["not_kept"] == _FULL
+    filler.unlink()
+    assert predict(small_client, png(2)).json()["not_kept"] is None
+    assert small_client.get("/readyz").json()["problems"] == []
 
 
 def test_a_server_starts_on_a_full_disk_that_it_used_before(

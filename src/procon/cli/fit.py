@@ -22,8 +22,16 @@ if TYPE_CHECKING:
     from procon.model.suspects import Suspect
     from procon.vision.images import Picture
 
-EMBED = ("backbone", "thumbnails")
+EMBED = ("backbone", "thumbnails", "limits")
 SUSPECTS = ("list", "leave-out")
+
+_RECIPES = {
+    None: "recipe: paper, the default, as it is the published one; --recipe best finds more and takes longer, --recipe "
+    "fast is for two cores",
+    "fast": "recipe: fast, fewer patches, layers and anchors, for two cores",
+    "paper": "recipe: paper",
+    "best": "recipe: best, more patches and other layers than the paper's",
+}
 
 _file_option = partial(Option, rich_help_panel="Model file")
 _training_option = partial(Option, rich_help_panel="Training images")
@@ -35,7 +43,10 @@ def fit(
     output: Annotated[Path, _file_option("--output", "-o", help="Model file to write.")] = Path("part.procon"),
     embed: Annotated[
         str | None,
-        _file_option(help="Also store: backbone, thumbnails (small copies of the images), or backbone,thumbnails."),
+        _file_option(
+            help="Also store, joined by commas: backbone, thumbnails (small copies of the images), limits (how small a "
+            "defect is found, with a page of pictures; see procon limits)."
+        ),
     ] = None,
     skip_bad: Annotated[bool, _training_option("--skip-bad", help="Leave unreadable images out.")] = False,
     roi: Annotated[
@@ -48,12 +59,6 @@ def fit(
             "again without them."
         ),
     ] = None,
-    limits: Annotated[
-        bool,
-        _training_option(
-            "--limits", help="Also say how small a defect is found, with a page of pictures; see procon limits."
-        ),
-    ] = False,
     device: DeviceOption = "auto",
     each: Annotated[
         bool, _scale_option("--each", help="One model per subfolder of GOOD, written to the folder -o.")
@@ -63,11 +68,13 @@ def fit(
     ] = None,
     ray: RayOption = None,
     *,
+    recipe: str | None,
     settings: dict[str, Any],
 ) -> None:
     """Fit a detector on good images and write one model file."""
     config = Config(**settings)
     refuse(config, "fit")
+    stderr_console().print(_RECIPES[recipe])
     embedded = [word.strip() for word in embed.split(",")] if embed else []
     for flag, words, allowed in (("embed", embedded, EMBED), ("suspects", [suspects] if suspects else [], SUSPECTS)):
         if not set(words) <= set(allowed):
@@ -75,7 +82,7 @@ def fit(
     if not each:
         check_model_target(output)
     if each or shards is not None or ray is not None:
-        if embedded or suspects is not None or roi is not None or limits:
+        if embedded or suspects is not None or roi is not None:
             raise ConfigError("--each, --shards and --ray take settings and --skip-bad only")
         if each == (shards is not None):
             raise ConfigError("--ray fits many parts (--each) or one in shards (--shards N): choose one of the two")
@@ -85,16 +92,35 @@ def fit(
             else:
                 cli_ray.fit_shards(good, output, config, using, shards, skip_bad)
         return
+    _fit_one(good, output, config, embedded, suspects, roi, device, skip_bad=skip_bad)
+
+
+def _fit_one(
+    good: Path,
+    output: Path,
+    config: Config,
+    embedded: Sequence[str],
+    suspects: str | None,
+    roi: str | None,
+    device: str,
+    *,
+    skip_bad: bool,
+) -> None:
+    """Fit one detector here, write its file, and say what it is."""
     from procon.detector import Detector
     from procon.results.cost import plan_fit
     from procon.vision.folders import training_images
     from procon.vision.scope import parse_roi
+    from procon.vision.shape import shape_of
 
     console, region = stderr_console(), None if roi is None else parse_roi(roi)
     images = training_images(good) if good.is_dir() else (good,)
     started = time.perf_counter()
+    shape = shape_of(config, images)
+    for line in shape.describe():
+        console.print(line)
     with show_status(f"loading {config.backbone}"):
-        detector = Detector(config, device=device)
+        detector = Detector(shape.config, device=device)
         plan = plan_fit(detector, len(images), _open_first_readable(images))
     console.print(f"{good}: {plan}")
     thumbnails = "thumbnails" in embedded
@@ -113,7 +139,7 @@ def fit(
     for fact in detector.describe():
         console.print(fact)
     _show_odd_images(detector, output, odd)
-    if limits:
+    if "limits" in embedded:
         report_limits(detector, run_limits(detector, output), output.with_name(f"{output.stem}-limits"))
     size, spent = human_bytes(output.stat().st_size), human_time(time.perf_counter() - started)
     echo(f"wrote {output} ({size}) in {spent}\nnext: procon predict {output} IMAGES -o out/")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from typer import Argument, Option
 
-from procon.config import BEST, Config
+from procon.config import AUTO, RECIPES, Config
 from procon.errors import ConfigError
 
 
@@ -27,11 +27,15 @@ SETTINGS: dict[str, Setting] = {
         "dinov2-base-with-registers; or dinov2-custom.",
     ),
     "weights": Setting("user", "Backbone weights: Hugging Face folder, .safetensors or .pth."),
-    "image_size": Setting("user", "Side in pixels, or WIDTHxHEIGHT; multiples of 14."),
+    "image_size": Setting(
+        "user", "Side in pixels, or WIDTHxHEIGHT, multiples of 14; or auto: the proportions of the good images."
+    ),
     "coreset_ratio": Setting("user", "Share of the patches that a bank keeps."),
     "banks": Setting("user", "Memories per layer."),
     "false_alarm_rate": Setting("recipe", "Share of good parts that may be flagged; see also procon threshold."),
     "threshold_rule": Setting("recipe", "robust, or guarantee: a split-conformal promise; see procon threshold."),
+    "patch_budget": Setting("recipe", "Most patches of an image with --image-size auto."),
+    "max_scale": Setting("recipe", "How many times as large as the images the input may be with --image-size auto."),
     "resize": Setting("recipe", "Resize to this square, then crop image_size from its centre."),
     "aspect": Setting("recipe", "stretch, or pad: keep the proportions."),
     "tile": Setting("recipe", "Show the backbone overlapping squares of this side."),
@@ -76,7 +80,12 @@ RayOption = Annotated[
 
 SkipBadOption = Annotated[bool, Option("--skip-bad", help="Leave unreadable images out.")]
 
+PAPER = "paper"  # the recipe of Config() without settings
 _PANEL = "Settings of the detector"
+_RECIPE_HELP = (
+    "fast (for two cores), paper (the default) or best (finds more, takes longer): docs/understand/recipes.md. Other "
+    "settings change it."
+)
 _TYPES: dict[str, Any] = {"coreset_ratio": float, "banks": int}
 
 
@@ -84,7 +93,7 @@ def with_settings(names: Sequence[str] | None = None) -> Callable[[Callable[...,
     """Give a command flags for the user's settings, and ``--set`` for every setting in ``names`` (default: all).
 
     The command gets those that were used as ``settings``. A flag has no default of its own: :class:`Config` has. Where
-    all settings can be set, ``--best`` starts from those of :meth:`Config.best`.
+    all settings can be set, ``--recipe`` says which recipe they change; the command gets its name if it asks for it.
     """
     allowed = [field.name for field in fields(Config) if names is None or field.name in names]
     flagged = [name for name in SETTINGS if name in allowed and SETTINGS[name].group == "user"]
@@ -92,17 +101,23 @@ def with_settings(names: Sequence[str] | None = None) -> Callable[[Callable[...,
     set_help = "Any setting of docs/use/cli.md, such as --set num_neighbors=3; repeat for more."
     options.append(_option("assignments", list[str] | None, set_help, "--set", metavar="NAME=VALUE"))
     if names is None:
-        best_help = "Start from Config.best() (docs/understand/best.md) instead of the paper's recipe."
-        options.append(_option("best", bool, best_help, "--best"))
+        options.append(_option("recipe", str | None, _RECIPE_HELP, "--recipe", metavar="|".join(RECIPES)))
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        passed_on = ("settings", "recipe")
+        asks_for_recipe = "recipe" in inspect.signature(command).parameters
+
         def run(**arguments: Any) -> None:
-            start = BEST if arguments.pop("best", False) else {}
+            recipe = arguments.pop("recipe", None)
+            if recipe is not None and recipe not in RECIPES:
+                raise ConfigError(f"--recipe must be one of {', '.join(RECIPES)}, got {recipe!r}")
+            if asks_for_recipe:
+                arguments["recipe"] = recipe
             given = {name: value for name in flagged if (value := arguments.pop(name)) is not None}
             assigned = parse_assignments(arguments.pop("assignments") or [], allowed)
-            command(**arguments, settings={**start, **parse_settings(given), **assigned})
+            command(**arguments, settings={**RECIPES[recipe or PAPER], **parse_settings(given), **assigned})
 
-        own = [option for option in inspect.signature(command).parameters.values() if option.name != "settings"]
+        own = [option for option in inspect.signature(command).parameters.values() if option.name not in passed_on]
         parameters = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in (*own, *options)]
         # typer reads the signature and the annotations, not the code
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -115,8 +130,7 @@ def with_settings(names: Sequence[str] | None = None) -> Callable[[Callable[...,
 
 def _option(name: str, kind: Any, help_text: str, *flags: str, metavar: str | None = None) -> inspect.Parameter:
     option = Option(*flags, help=help_text, metavar=metavar, rich_help_panel=_PANEL)
-    default = False if kind is bool else None
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
 
 
 def parse_assignments(assignments: Sequence[str], allowed: Sequence[str]) -> dict[str, Any]:
@@ -140,6 +154,8 @@ def _parse(name: str, text: str) -> Any:
     if name == "layers":
         return tuple(_integers(name, text, ","))
     if name == "image_size":
+        if text.lower() == AUTO:
+            return AUTO
         sides = _integers(name, text.lower(), "x")
         return sides[0] if len(sides) == 1 else tuple(reversed(sides))  # typed as WIDTHxHEIGHT, kept as (height, width)
     if text.lower() == "none" and getattr(Config, name, "") is None:

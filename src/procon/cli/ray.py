@@ -9,7 +9,7 @@ import typer
 
 from procon.amounts import count_of
 from procon.cli.terminal import echo, stderr_console
-from procon.config import Config
+from procon.config import AUTO, Config
 from procon.errors import ConfigError
 from procon.progress import show_bars
 
@@ -53,12 +53,16 @@ def fit_shards(good: Path, output: Path, config: Config, using: "Workers", shard
     """Fit one model in shards, and print how well its banks cover the patches."""
     from procon.scale.family import fit_family
     from procon.vision.folders import training_images
+    from procon.vision.shape import shape_of
 
     images = training_images(good)
+    shape = shape_of(config, images)
+    for line in shape.describe():
+        stderr_console().print(line)
     weights = [] if config.weights is None else [Path(config.weights)]
     using.check_shared(output.parent, good, *weights)
     with worker_progress() as on_progress:
-        detector, coverage = fit_family(using, config, images, on_progress, shards=shards, skip_bad=skip_bad)
+        detector, coverage = fit_family(using, shape.config, images, on_progress, shards=shards, skip_bad=skip_bad)
     detector.save(output)
     names = ["all layers"] if config.layer_fusion == "concat" else [f"layer {block}" for block in config.layers]
     for name, layer in zip(names, coverage, strict=True):
@@ -85,7 +89,9 @@ def fit_each(folder: Path, output: Path, config: Config, using: "Workers", skip_
                 failed += 1
                 echo(f"error: {part.error}", err=True)
             else:
-                echo(f"{'wrote' if part.fresh else 'up to date:'} {part.model} ({count_of(part.images, 'image')})")
+                size = f" at {part.size[1]} x {part.size[0]} pixels" if config.image_size == AUTO else ""
+                about = f"{count_of(part.images, 'image')}{size}"
+                echo(f"{'wrote' if part.fresh else 'up to date:'} {part.model} ({about})")
     echo(f"{len(parts) - failed} of {len(parts)} parts have a model in {output}")
     if failed:
         raise typer.Exit(2)

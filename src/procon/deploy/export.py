@@ -47,7 +47,7 @@ _EXPORTED_SETTINGS = (
     *("backbone", "weights", "image_size", "resize", "layers", "projection_dim", "selection_dim", "seed", "banks"),
     *("bank_seed", "coreset", "coreset_ratio", "max_anchors", "compression", "num_neighbors", "readout", "tau"),
     *("tau_patches", "layer_fusion", "normalization", "score_relative_to", "map_offset", "top_ratio", "blur_sigma"),
-    *("false_alarm_rate", "threshold_rule", "precision"),
+    *("false_alarm_rate", "threshold_rule", "precision", "patch_budget", "max_scale"),
 )
 
 

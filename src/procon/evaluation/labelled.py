@@ -23,7 +23,7 @@ from procon.vision.pictures import shrink_map
 LONGEST = 1024  # pixels: larger heat maps and masks are compared at this size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """The verdicts and metrics of a detector on labelled images."""
 
@@ -53,6 +53,15 @@ class Evaluation:
             lines = describe_tallies(self.verdicts, self.metrics)
         numbers = [f"{name} {100 * value:.2f}" for name, value in self.metrics.items() if not math.isnan(value)]
         return [*lines, f"metrics, in percent: {', '.join(numbers) or 'none'}"]
+
+    def __repr__(self) -> str:
+        counts = "no threshold"
+        if self.verdicts is not None:
+            good = self.verdicts.good
+            counts = (
+                f"{self.found} of {self.verdicts.defective} defects found, {good.flagged} of {good.images} good flagged"
+            )
+        return f"Evaluation({self.name}: {counts})"
 
     def __str__(self) -> str:
         return "\n".join([f"{self.name}:", *(f"  {line}" for line in self.describe())])

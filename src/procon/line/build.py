@@ -14,7 +14,7 @@ from procon.line.models import LineModels, LoadModel, Turns, model_loader
 from procon.line.outbox import Outbox
 from procon.line.parts import Deadlines
 from procon.line.reporting import StationPlan
-from procon.line.settings import LineSettings, StationSettings, block_of, split_address
+from procon.line.settings import LineSettings, StationSettings, block_of, listens_locally, split_address
 from procon.line.sinks import CSV_COLUMNS, LINE_COLUMNS, CsvSink, MqttSink, Sink, WebhookSink
 from procon.line.station import Station
 from procon.progress import Say, say_nothing
@@ -113,8 +113,21 @@ def make_servers(settings: LineSettings, stations: Sequence[Station], say: Say) 
         for handshake, station in zip(handshakes.values(), stations, strict=True):
             station.plan.listeners.append(handshake)
         servers.append(ModbusServer(*split_address("modbus", settings.modbus.address), handshakes))
+    if settings.opcua is not None:
+        from procon.line.certificates import Certificates
+        from procon.line.opcua import OpcUaServer
+
+        security, listen = settings.opcua.security, settings.opcua.address
+        secure = not listens_locally(listen) if security == "auto" else security == "sign-and-encrypt"
+        certificates = Certificates(settings.opcua.certificates) if secure else None
+        server = OpcUaServer(*split_address("opcua", listen), stations, certificates)
+        for station, station_object in zip(stations, server.objects, strict=True):
+            station.plan.listeners.append(station_object)
+        servers.append(server)
+        if not secure and not listens_locally(listen):
+            say(f"[opcua] anyone who reaches {listen} can read results and trigger parts: security is none")
     if settings.http is not None:
         token = None if settings.http.token_file is None else read_token(settings.http.token_file)
-        address = split_address("http", settings.http.address)
-        servers.append(HttpServer(*address, stations, token, settings.http.image_bytes))
+        host, port = split_address("http", settings.http.address)
+        servers.append(HttpServer(host, port, stations, token, settings.http.image_bytes))
     return servers

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 
 from procon.line.parts import CAUSES, BusyError, EventBody, Inspection, Trigger
-from procon.line.registers import BY_NAME, LAYOUT, SCORE_SCALE, STATES, STATUS, encode_status, read_register
+from procon.line.registers import BY_NAME, LAYOUT, SCORE_SCALE, STATES, STATUS, decode_register, encode_status
 from procon.line.reporting import State
 from procon.line.station import Station
 
@@ -42,8 +42,8 @@ class Handshake:
             self._commands[offset : offset + len(values)] = values
             now = list(self._commands)
         for name, act in (("pause", self._pause), ("restart", self._restart), ("trigger", self._change_trigger)):
-            if read_register(before, name) != read_register(now, name):
-                act(read_register(now, name) != 0)
+            if decode_register(before, name) != decode_register(now, name):
+                act(decode_register(now, name) != 0)
 
     def _pause(self, on: bool) -> None:
         (self._station.pause if on else self._station.resume)()
@@ -63,7 +63,7 @@ class Handshake:
                 return
             self._withdraw()
             self._triggering = self._triggered = True
-            part, job = str(read_register(self._commands, "part")), read_register(self._commands, "job")
+            part, job = str(decode_register(self._commands, "part")), decode_register(self._commands, "job")
         try:
             self._station.trigger(Trigger(part, None, job or None, "Modbus"))
         except BusyError:  # somebody else triggered it, or it takes images by itself

@@ -85,6 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
     most_bytes: int
     places: BoundedSemaphore
     timeout = _SECONDS
+    wbufsize = 65_536  # head and body in one piece: in two, the second waits for the client to confirm the first
+    disable_nagle_algorithm = True
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "procon", ""
 

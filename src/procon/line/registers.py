@@ -70,7 +70,7 @@ def encode_status(values: dict[str, int]) -> list[int]:
     return words
 
 
-def read_register(words: list[int], name: str, first: int = 0) -> int:
+def decode_register(words: list[int], name: str, first: int = 0) -> int:
     """A value from registers that were read from offset ``first`` on."""
     register = BY_NAME[name]
     place = register.offset - first

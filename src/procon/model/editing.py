@@ -350,7 +350,8 @@ def _refuse_calibrated(added: Sequence[TrainingImage], calibration: Calibration)
 
 def _refuse_mismatch(model: Model, other: Model) -> None:
     """Memories can be joined if their anchors mean the same and they look at the same region of an image."""
-    free = ("weights", "false_alarm_rate", "threshold_rule", "precision")  # do not change what an anchor is
+    # These do not change what an anchor is; those of image_size="auto" have done their work.
+    free = ("weights", "false_alarm_rate", "threshold_rule", "precision", "patch_budget", "max_scale")
     mine, theirs = asdict(model.config), asdict(other.config)
     for name in mine:
         if name not in free and mine[name] != theirs[name]:

@@ -7,7 +7,8 @@ import json
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from procon.results.remarks import list_remarks
 from procon.results.score_axis import Mark
 from procon.showing.painting import color_scale, paint_prediction
 from procon.vision.folders import inspection_images
-from procon.vision.images import AHEAD, Picture, in_order, open_each
+from procon.vision.images import AHEAD, Picture, open_each
 from procon.vision.pictures import png, shrink
 
 _LONGEST_NAME = 255  # bytes; the limit of most file systems
@@ -104,6 +105,13 @@ class Findings:
         self.regions.join(later.regions)
         self.add_cards(later.cards)
 
+    def add(self, row: ScoredImage, card: Card | None, regions: CocoFile) -> None:
+        """Append one image."""
+        self.rows.append(row)
+        self.regions.join(regions)
+        if card is not None:
+            self.add_cards([card])
+
     def add_cards(self, cards: Sequence[Card]) -> None:
         """Add cards; those that can no longer appear on the page are dropped."""
         self.cards += cards
@@ -119,6 +127,10 @@ class _Scored(NamedTuple):
     result: Prediction | ImageError
     picture: Picture | ImageError | None
     seconds: float
+
+
+_Shown = tuple[ScoredImage, Card | None, CocoFile]
+"""What is kept of an image: its row, its card on the page, its regions."""
 
 
 def inspect(
@@ -138,13 +150,19 @@ def inspect(
     already scored are written before the interruption is raised again. ``on_file`` is called with each path written.
     """
     findings, finished = Findings(), False
-    overlays = overlay_names([name for name, _ in images])
+    overlays, told = overlay_names([name for name, _ in images]), 0
+    rows = inspect_each(detector, images, overlays, findings, out, coco is not None, picture_side(len(images)))
     try:
-        for row in inspect_each(detector, images, overlays, findings, out, coco is not None, picture_side(len(images))):
+        for row in rows:
+            told += 1
             if on_row is not None:
                 on_row(row)
         finished = True
     finally:
+        rows.close()
+        for row in findings.rows[told:]:  # their pictures were in work when the run was interrupted
+            if on_row is not None:
+                on_row(row)
         outcome = write_findings(
             detector, findings, finished, out, title=title, facts=facts, coco=coco, on_file=on_file
         )
@@ -159,15 +177,16 @@ def inspect_each(
     out: Path | None,
     coco: bool,
     side: int,
-) -> Iterator[ScoredImage]:
+) -> Generator[ScoredImage]:
     """Score ``images`` one by one, write the overlay of each below ``out``, and add the rest to ``findings``.
 
-    ``side`` is that of the pictures on the page, in pixels.
+    ``side`` is that of the pictures on the page, in pixels. Pictures are made in threads while the next images are
+    scored. When this ends early, the images whose pictures are in work are still added to ``findings``.
     """
     scale, no_map = color_scale(detector), np.zeros((0, 0), np.float32)
     workers, ahead = detector.scorer.workers, 2 * max(AHEAD, detector.scorer.group_size)
     pictures: deque[Picture | ImageError] = deque()  # decoded, and needed again for the overlay
-    stopped: list[BaseException] = []
+    waiting: deque[Future[_Shown]] = deque()
 
     def decode() -> Iterator[Picture | ImageError]:
         for picture in open_each((path for _, path in images), workers, ahead):
@@ -177,17 +196,12 @@ def inspect_each(
     def score() -> Iterator[_Scored]:
         started = time.perf_counter()
         results = detector.predict_each((path for _, path in images) if out is None else decode())
-        try:
-            for (name, path), result in zip(images, results, strict=True):
-                picture = pictures.popleft() if out is not None else None
-                yield _Scored(name, path, result, picture, time.perf_counter() - started)
-                started = time.perf_counter()
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # Ctrl-C: images that are scored are still shown
-            stopped.append(error)
+        for (name, path), result in zip(images, results, strict=True):
+            picture = pictures.popleft() if out is not None else None
+            yield _Scored(name, path, result, picture, time.perf_counter() - started)
+            started = time.perf_counter()
 
-    def show(scored: _Scored) -> tuple[ScoredImage, Card | None, CocoFile]:
+    def show(scored: _Scored) -> _Shown:
         name, path, result, picture, seconds = scored
         card, regions = None, CocoFile()
         if isinstance(result, ImageError):
@@ -202,15 +216,24 @@ def inspect_each(
         # Full-size maps of all images would fill the memory.
         return ScoredImage(name, str(path), seconds, replace(result, heat=no_map)), card, regions
 
-    # Pictures are made in threads while the next images are scored.
-    for row, card, regions in in_order(show, score(), workers, ahead=2 * workers if out is not None or coco else 0):
-        if card is not None:
-            findings.add_cards([card])
-        findings.regions.join(regions)
-        findings.rows.append(row)
-        yield row
-    if stopped:
-        raise stopped[0]
+    def add_oldest() -> ScoredImage:
+        row, card, regions = waiting[0].result()
+        waiting.popleft()
+        findings.add(row, card, regions)
+        return row
+
+    most = 2 * workers if out is not None or coco else 0
+    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="procon-pictures") as pool:
+        try:
+            for scored in score():
+                waiting.append(pool.submit(show, scored))
+                if len(waiting) > most:
+                    yield add_oldest()
+            while waiting:
+                yield add_oldest()
+        finally:
+            while waiting:
+                add_oldest()
 
 
 def write_findings(

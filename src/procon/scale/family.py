@@ -28,6 +28,7 @@ from procon.model.training_image import TrainingImage
 from procon.progress import Progress
 from procon.scale.cluster import Unit, WorkerProgress, Workers, collect_values, split_items
 from procon.scale.sharded import pick_centers
+from procon.vision.shape import resolve_shape
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def fit_family(
     if not 1 <= shards <= len(images):
         raise ConfigError(f"shards must be from 1 to the number of images {len(images)}, got {shards}")
     refuse(config, "shards")
+    config = resolve_shape(config, images)
     patches = config.grid[0] * config.grid[1]
     size = coreset_size(len(images) * patches, config.coreset_ratio, config.num_neighbors, config.max_anchors)
     groups = split_items(images, -(-len(images) // shards))

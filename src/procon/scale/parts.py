@@ -12,6 +12,7 @@ from procon.model.training import digest_of
 from procon.progress import Progress
 from procon.scale.cluster import Unit, WorkerProgress, Workers
 from procon.vision.folders import read_layout
+from procon.vision.shape import resolve_shape
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Fitted:
     images: int = 0
     fresh: bool = True  # False: there already was a model with the same settings and images
     error: str | None = None
+    size: tuple[int, int] = (0, 0)  # (height, width) of the input
 
 
 def find_parts(folder: Path) -> list[Path]:
@@ -59,21 +61,22 @@ def fit_parts(
     models = {part.name: output / f"{part.name}.procon" for part in parts}
     units = (Unit(part.name, _fit_part, (config, part, models[part.name], workers.device, skip_bad)) for part in parts)
     for result in workers.run(units, on_progress):
-        images, fresh = result.value or (0, True)
-        yield Fitted(result.unit.name, models[result.unit.name], images, fresh, result.error)
+        images, fresh, size = result.value or (0, True, (0, 0))
+        yield Fitted(result.unit.name, models[result.unit.name], images, fresh, result.error, size)
 
 
 def _fit_part(
     config: Config, part: Path, model: Path, device: str, skip_bad: bool, on_progress: Progress
-) -> tuple[int, bool]:
-    """Fit one part: the number of images, and whether a new model was written."""
+) -> tuple[int, bool, tuple[int, int]]:
+    """Fit one part: the number of images, whether a new model was written, and the (height, width) of its input."""
     images = read_layout(part).train
-    if _is_current(model, config, images):
-        return len(images), False
-    detector = Detector(config, device=device).fit(list(images), progress=on_progress, skip_bad=skip_bad)
+    shaped = resolve_shape(config, images)
+    if _is_current(model, shaped, images):
+        return len(images), False, shaped.input_size
+    detector = Detector(shaped, device=device).fit(list(images), progress=on_progress, skip_bad=skip_bad)
     detector.save(model)
     assert detector.memory is not None
-    return len(detector.memory.images), True
+    return len(detector.memory.images), True, shaped.input_size
 
 
 def _is_current(model: Path, config: Config, images: Sequence[Path]) -> bool:

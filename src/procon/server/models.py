@@ -20,7 +20,7 @@ from procon.detector import Detector
 from procon.errors import ProconError
 from procon.files import Stamp, find_stamp, read_stamp
 from procon.model.calibration import Calibration
-from procon.model.document import calibration_of
+from procon.model.document import calibration_of, renderings_of
 from procon.model.history import Change
 from procon.model.metadata import read_metadata
 from procon.server.engine import Engine
@@ -256,8 +256,9 @@ def _serve_runtime(name: str, stamp: Stamp, runtime: Runtime) -> ServedModel:
 
 
 def _with_threshold(detector: Detector, metadata: dict[str, Any]) -> Detector:
-    """A detector with the same memory and the threshold and history of ``metadata``; no tensor is loaded."""
+    """A detector with the same memory and the threshold, history and limits of ``metadata``; no tensor is loaded."""
     changed = copy.copy(detector)
     history = tuple(Change.from_dict(entry) for entry in metadata["history"])
-    changed.model = replace(detector.model, history=history).calibrated(calibration_of(metadata))
+    edited = replace(detector.model, history=history, renderings=renderings_of(metadata))
+    changed.model = edited.calibrated(calibration_of(metadata))
     return changed

@@ -117,6 +117,14 @@ class ExplanationAnswer(BaseModel):
     normal_patches: list[NormalPatchAnswer]
 
 
+class RenderedAnswer(BaseModel):
+    """The rendered defects that a threshold finds; they are not real ones."""
+
+    found: int
+    total: int
+    half_from: float | None = Field(description="Size in pixels from which half are found; null: beyond those tried.")
+
+
 class OfferAnswer(BaseModel):
     """A false-alarm rate with the threshold it leads to."""
 
@@ -124,6 +132,7 @@ class OfferAnswer(BaseModel):
     false_alarm_rate: float
     score: float
     above: int = Field(description="Good images that score above it.")
+    rendered: RenderedAnswer | None = Field(description="Null before `procon limits`.")
 
 
 class GoodImageAnswer(BaseModel):
@@ -164,6 +173,7 @@ class ThresholdAnswer(BaseModel):
     rate_at_95_percent_confidence: float
     good_scores: list[float] = Field(description="Scores of the good images it was computed from, ascending.")
     offers: list[OfferAnswer] = Field(description="By rule, then by ascending rate.")
+    rendered: RenderedAnswer | None = Field(description="Of the threshold in force; null before `procon limits`.")
     set_aside: list[GoodImageAnswer] = Field(description="Odd images: far above the rest, highest score first.")
     decided_by: list[DecidingImageAnswer] = Field(
         description="The images without which it would change, largest change first; none if it was set by hand."

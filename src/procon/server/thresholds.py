@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from procon.amounts import count_of
 from procon.config import ThresholdRule
 from procon.errors import ImageError
+from procon.limits.statistics import judge_visibility
 from procon.model.calibration import FEW, FEWEST, Calibration
 from procon.model.rates import images_needed, measure_spread
 from procon.model.training import THUMBNAIL_SIDE
@@ -16,7 +18,8 @@ from procon.server.models import ServedModel
 from procon.server.request_errors import RequestError
 from procon.vision.pictures import jpeg, shrink
 
-_MOST_DECIDING = 4  # images
+_MOST_DECIDING = 4  # images shown
+_MOST_TRIED = 300  # images left out in turn: the highest, as a second of work is enough
 
 
 def threshold_answer(model: ServedModel, calibration: Calibration) -> schemas.ThresholdAnswer:
@@ -37,7 +40,8 @@ def threshold_answer(model: ServedModel, calibration: Calibration) -> schemas.Th
         promised_rate=calibration.promised_rate,
         rate_at_95_percent_confidence=calibration.confident_rate(),
         good_scores=list(calibration.ascending),
-        offers=_offers(calibration),
+        offers=_offers(model, calibration),
+        rendered=_rendered(model, calibration.threshold),
         set_aside=_good_images(model, calibration, _odd(calibration)),
         decided_by=_deciding_images(model, calibration),
         score_without_odd=robust,
@@ -46,14 +50,32 @@ def threshold_answer(model: ServedModel, calibration: Calibration) -> schemas.Th
     )
 
 
-def _offers(calibration: Calibration) -> list[schemas.OfferAnswer]:
+def _offers(model: ServedModel, calibration: Calibration) -> list[schemas.OfferAnswer]:
     """The rates on offer, by both rules."""
     by_rule = [calibration.at_rate(calibration.false_alarm_rate, rule) for rule in ("robust", "guarantee")]
     return [
-        schemas.OfferAnswer(rule=ruled.rule, false_alarm_rate=offer.rate, score=offer.threshold, above=len(offer.above))
+        schemas.OfferAnswer(
+            rule=ruled.rule,
+            false_alarm_rate=offer.rate,
+            score=offer.threshold,
+            above=len(offer.above),
+            rendered=_rendered(model, offer.threshold),
+        )
         for ruled in by_rule
         for offer in ruled.offers()
     ]
+
+
+def _rendered(model: ServedModel, threshold: float) -> schemas.RenderedAnswer | None:
+    """What a threshold finds of the rendered defects that the model keeps; an exported model keeps none."""
+    renderings = None if model.full_detector is None else model.full_detector.model.renderings
+    if renderings is None:
+        return None
+    (found, total), half_from, _ = _judge(renderings, threshold)
+    return schemas.RenderedAnswer(found=found, total=total, half_from=half_from)
+
+
+_judge = lru_cache(maxsize=256)(judge_visibility)  # pages ask every few seconds
 
 
 def _odd(calibration: Calibration) -> tuple[int, ...]:
@@ -62,26 +84,27 @@ def _odd(calibration: Calibration) -> tuple[int, ...]:
 
 
 def _deciding_images(model: ServedModel, calibration: Calibration) -> list[schemas.DecidingImageAnswer]:
-    """The images without which the threshold would change, largest change first: a few of those that score highest."""
-    if calibration.fixed is not None or len(calibration.scores) < 2:
-        return []
-    highest = sorted(range(len(calibration.scores)), key=lambda number: -calibration.scores[number])
-    odd = set(_odd(calibration)) if calibration.rule == "robust" else set()
-    reached = [
-        number for number in highest if number not in odd and calibration.scores[number] >= calibration.threshold
-    ]
-    candidates = list(dict.fromkeys([*reached[-1:], *(number for number in highest if number not in odd)]))
-    without = {number: _threshold_without(calibration, number) for number in candidates[:_MOST_DECIDING]}
-    changing = [
-        answer
-        for answer in _good_images(model, calibration, without)
-        if without[answer.number] != calibration.threshold
-    ]
-    changing.sort(key=lambda answer: -abs(without[answer.number] - calibration.threshold))
+    """The few images without which the threshold would change most, largest change first."""
+    without = dict(_largest_changes(calibration))
+    answers = {answer.number: answer for answer in _good_images(model, calibration, without)}
     return [
-        schemas.DecidingImageAnswer(**answer.model_dump(), threshold_without=without[answer.number])
-        for answer in changing
+        schemas.DecidingImageAnswer(**answers[number].model_dump(), threshold_without=threshold)
+        for number, threshold in without.items()
     ]
+
+
+@lru_cache(maxsize=64)  # the state of the server is computed with every part
+def _largest_changes(calibration: Calibration) -> tuple[tuple[int, float], ...]:
+    """Numbers of images with the threshold that each would leave, without those that are set aside."""
+    if calibration.fixed is not None or len(calibration.scores) < 2:
+        return ()
+    odd = set(_odd(calibration)) if calibration.rule == "robust" else set()
+    counted = [number for number in range(len(calibration.scores)) if number not in odd]
+    highest = sorted(counted, key=lambda number: -calibration.scores[number])[:_MOST_TRIED]
+    without = [(number, _threshold_without(calibration, number)) for number in highest]
+    changing = [(number, threshold) for number, threshold in without if threshold != calibration.threshold]
+    changing.sort(key=lambda change: -abs(change[1] - calibration.threshold))
+    return tuple(changing[:_MOST_DECIDING])
 
 
 def _threshold_without(calibration: Calibration, number: int) -> float:

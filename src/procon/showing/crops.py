@@ -10,7 +10,7 @@ from procon.vision.framing import patch_size
 
 _AROUND = 2  # patches of surroundings on each side: alone, a patch of 14 pixels says little
 
-Window = tuple[float, float, float, float]
+RealBox = tuple[float, float, float, float]
 """Left, top, right, bottom."""
 
 
@@ -19,16 +19,16 @@ class Crop:
     """A window of an image, enlarged."""
 
     picture: Image.Image
-    window: Window  # in pixels of the image
+    window: RealBox  # in pixels of the image
 
-    def place(self, box: Box) -> Window:
+    def place(self, box: Box) -> RealBox:
         """Where ``box``, given in pixels of the image, lies in the picture: shares of its width and height."""
         left, top, right, bottom = self.window
         width, height = right - left, bottom - top
         return (box[0] - left) / width, (box[1] - top) / height, (box[2] - left) / width, (box[3] - top) / height
 
 
-def crop_window(pixels: Bytes, size: tuple[int, int], window: Window, longest: int) -> Crop:
+def crop_window(pixels: Bytes, size: tuple[int, int], window: RealBox, longest: int) -> Crop:
     """A window of an image of ``size`` (height, width), of which ``pixels`` may be a smaller copy."""
     left, top, right, bottom = window
     zoom = longest / max(right - left, bottom - top)

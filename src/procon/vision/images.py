@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 
 try:
     import simplejpeg
@@ -162,6 +163,31 @@ def _decode(content: bytes, name: str) -> NDArray[Any]:
         # Decoders raise whatever their parsing of a damaged file ran into (OSError, SyntaxError, struct.error,
         # IndexError, zlib.error, MemoryError ...).
         raise ImageError(f"{name}: is damaged or incomplete ({error}); copy or export it again") from error
+
+
+def read_size(image: ImageLike) -> tuple[int, int] | None:
+    """(height, width) of an image as :func:`open_image` shows it, or None where it cannot be told.
+
+    Of a file the header is read, not the pixels; of a PNG file what stands before the pixels.
+    """
+    try:
+        if isinstance(image, str | Path):
+            if not Path(image).is_file():  # reading a pipe or a device could wait for ever
+                return None
+            with Image.open(image, formats=_FORMATS) as header:
+                return _upright_size(header)
+        return open_image(image).size
+    except Exception:  # whatever a damaged file makes a decoder raise; opening it says what is wrong
+        return None
+
+
+def _upright_size(header: Image.Image) -> tuple[int, int]:
+    if header.format == "PNG" and "exif" not in header.info:  # Pillow would decode it to look behind the pixels
+        return header.size[::-1]
+    turned = header.getexif().get(_ORIENTATION, 1) >= 5  # the values of _UPRIGHT that swap the sides
+    # Depending on its release, Pillow has swapped the sides of a TIFF already.
+    size = (header.tag_v2[256], header.tag_v2[257]) if isinstance(header, TiffImageFile) else header.size
+    return size if turned else size[::-1]
 
 
 def _open_pil(image: Image.Image) -> Picture:

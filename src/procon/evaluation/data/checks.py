@@ -1,6 +1,5 @@
 """Check a folder before any work starts: what it holds, and what is wrong with it."""
 
-import math
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -8,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from procon.amounts import count_of
-from procon.config import PATCH, Config
+from procon.config import AUTO, Config
 from procon.errors import ImageError
 from procon.evaluation.data.datasets import BENCHMARKS, FOLDER, Category, Dataset, recognise
 from procon.evaluation.data.layouts import find_tree
 from procon.progress import Progress, no_progress
 from procon.vision.folders import list_images, read_layout
 from procon.vision.images import open_each
+from procon.vision.shape import shape_for, stretch_of
 
 # The description of each form, and the name of its training folder.
 _FORMS = {
@@ -37,7 +37,7 @@ class FolderReport:
     problems: tuple[str, ...]  # unreadable files, masks without image, images without mask, sizes that differ
     verdict: str  # what to say if there are no problems
     next_step: str  # the command to run then
-    advice: tuple[str, ...] = ()  # what the command sets, and why
+    advice: tuple[str, ...] = ()  # the input of the command, what it sets and why, and what is lost
 
 
 def check_folder(folder: Path, on_progress: Progress = no_progress, quick: bool = False) -> FolderReport:
@@ -65,30 +65,32 @@ def check_folder(folder: Path, on_progress: Progress = no_progress, quick: bool 
             return FolderReport(heading, (), (f"{folder}: {hint}",), "", "")
         categories = [category]
         lines, problems, next_step = _describe_category(folder, category, form, train)
-    sizes, file_problems = _check_files(categories, on_progress, quick)
+    shapes, file_problems = _check_files(categories, on_progress, quick)
+    sizes = Counter(shapes[path] for path in _images_of(categories) if path in shapes)
     for (height, width), count in sizes.most_common(5):
         lines.append(f"  {count_of(count, 'image')} of {width} x {height} pixels")
-    keep_shape, advice = ("", ()) if next_step.startswith("procon bench") else _keep_proportions(sizes, next_step)
+    good = Counter(shapes[path] for category in categories for path in category.train if path in shapes)
+    keep_shape, advice = _describe_shape(good, next_step)
     verdict = "nothing wrong with the names; no file was opened" if quick else "nothing wrong"
     return FolderReport(heading, tuple(lines), (*problems, *file_problems), verdict, next_step + keep_shape, advice)
 
 
-def _keep_proportions(sizes: Counter[tuple[int, int]], next_step: str) -> tuple[str, tuple[str, ...]]:
-    """Flags that keep the proportions of images that are far from square, and a sentence that says why."""
-    ratios = [width / height for height, width in sizes]
-    if not ratios or max(*ratios, *(1 / ratio for ratio in ratios), 1) <= _SQUEEZED:
+def _describe_shape(sizes: Counter[tuple[int, int]], next_step: str) -> tuple[str, tuple[str, ...]]:
+    """Flags that keep good images of these ``sizes`` in shape; the input of the next command and what it loses."""
+    if not sizes or next_step.startswith("procon bench"):  # published results are those of a square
         return "", ()
-    (height, width), _ = sizes.most_common(1)[0]
-    side, ratio = Config().input_size[0], width / height
-    squeezed = f"images of {width} x {height} pixels would be squeezed into a square of {side} x {side}; "
-    if max(ratios) / min(ratios) > _SQUEEZED:
-        if next_step.startswith("procon eval"):  # benchmark runs take no padding
-            return "", (f"{squeezed}their shapes differ, so no one size fits all",)
-        return " --set aspect=pad", (f"{squeezed}aspect=pad keeps the proportions of all of them",)
-    root, cells = math.sqrt(ratio), side // PATCH
-    columns, rows = max(4, round(cells * root)), max(4, round(cells / root))
-    size = f"{columns * PATCH}x{rows * PATCH}"
-    return f" --image-size {size}", (f"{squeezed}--image-size {size} keeps their proportions at about the same cost",)
+    square = shape_for(Config(), sizes)
+    changes = [stretch_of(square.config, size) for size in sizes]
+    if max(changes) <= _SQUEEZED:
+        return "", tuple(square.describe())
+    height, width = square.typical
+    reason = f"images of {width} x {height} pixels would be squeezed into a square of {Config().input_size[0]} pixels"
+    shape = shape_for(Config(image_size=AUTO), sizes)
+    flags = " --image-size auto"
+    remains = max(stretch_of(shape.config, size) for size in sizes) > _SQUEEZED
+    if remains and next_step.startswith("procon fit"):  # benchmark runs take no padding
+        shape, flags = shape_for(Config(image_size=AUTO, aspect="pad"), sizes), f"{flags} --set aspect=pad"
+    return flags, (f"{reason};{flags} keeps their proportions at about the same cost", *shape.describe())
 
 
 def _noun(number: int, noun: str) -> str:
@@ -149,12 +151,12 @@ def _count_images(category: Category) -> tuple[int, int, int, int]:
 
 def _check_files(
     categories: Sequence[Category], on_progress: Progress, quick: bool
-) -> tuple[Counter[tuple[int, int]], list[str]]:
-    """Open every image and mask: how many images have each (height, width), and what is wrong.
+) -> tuple[dict[Path, tuple[int, int]], list[str]]:
+    """Open every image and mask: the (height, width) of each, and what is wrong.
 
     With ``quick``, only the existence of files is checked: a split file may list files that are missing.
     """
-    images = [path for c in categories for path in (*c.train, *(sample.path for sample in c.test))]
+    images = _images_of(categories)
     masks = [path for c in categories for path in (*(s.mask for s in c.test if s.mask is not None), *c.orphans)]
     paths = images + masks
     shapes: dict[Path, tuple[int, int]] = {}
@@ -170,7 +172,11 @@ def _check_files(
             on_progress("opening images", count + 1, len(paths))
     for category in categories:
         problems += _check_masks(category, shapes)
-    return Counter(shapes[path] for path in images if path in shapes), problems
+    return shapes, problems
+
+
+def _images_of(categories: Sequence[Category]) -> list[Path]:
+    return [path for c in categories for path in (*c.train, *(sample.path for sample in c.test))]
 
 
 def _check_masks(category: Category, shapes: dict[Path, tuple[int, int]]) -> list[str]:

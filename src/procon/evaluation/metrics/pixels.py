@@ -15,7 +15,7 @@ from procon.arrays import AnyFloats, Bools
 Ints = NDArray[np.int64]
 Maps = Iterable[ArrayLike]
 Masks = Iterable[ArrayLike | None]
-Shape = tuple[int, ...]
+Sides = tuple[int, ...]
 
 TOUCHING = np.ones((3, 3), int)  # diagonal neighbours belong to one region
 MASK_BYTES_IN_RAM = 64 << 20  # of packed masks; more go to a temporary file
@@ -46,7 +46,7 @@ class Pixels:
     def __init__(self, maps: Maps, masks: Masks, mask_file: IO[bytes]) -> None:
         self._maps = maps
         self._bits = Spool(mask_file)  # of the box of each mask that marks any pixel
-        self._masks: list[tuple[Shape | None, tuple[slice, slice] | None]] = []
+        self._masks: list[tuple[Sides | None, tuple[slice, slice] | None]] = []
         self.positives = self.regions = 0  # marked pixels, and their 8-connected regions
         for index, item in enumerate(masks):
             mask = None if item is None else check_mask(item, index)
@@ -69,7 +69,7 @@ class Pixels:
                 got = f"{index} maps" if item is END else f"at least {index + 1} maps"
                 raise ValueError(f"maps and masks must be of one length, got {got} and {len(self)} masks")
             values = check_map(item, index)
-            shape, box = cast(tuple[Shape | None, tuple[slice, slice] | None], stored)
+            shape, box = cast(tuple[Sides | None, tuple[slice, slice] | None], stored)
             if shape is not None and shape != values.shape:
                 raise ValueError(
                     f"mask {index} must have the size of its map, got {shape} for a map of {values.shape}: resize the "

@@ -23,7 +23,17 @@ from procon.progress import Progress
 
 PAGE_BYTES = 6_500_000  # of cards on a page, so that it can be mailed
 _MAIN_SHARE = 0.6  # of these bytes, for the variant that is shown first
-_HIDDEN_SETTINGS = ("weights", "backbone", "image_size", "resize", "precision", "false_alarm_rate", "threshold_rule")
+_HIDDEN_SETTINGS = (
+    "weights",
+    "backbone",
+    "image_size",
+    "patch_budget",
+    "max_scale",
+    "resize",
+    "precision",
+    "false_alarm_rate",
+    "threshold_rule",
+)
 
 
 def write_report(run: Run, path: Path, on_progress: Progress, *, variant: str | None = None) -> None:
@@ -143,8 +153,7 @@ def _settings(run: Run, titles: Mapping[str, str]) -> list[tuple[str, str]]:
         run.load_about(category, main) for category, variants in run.list_variants().items() if main in variants
     )
     base = run.base
-    height, width = base.input_size
-    size = f"{width} x {height} pixels" + (f", centre of {base.resize} x {base.resize}" if base.resize else "")
+    size = _input_sizes(run, main) + (f", centre of {base.resize} x {base.resize}" if base.resize else "")
     digest = str(about.get("weights", ""))[:12]
     pairs = [
         ("Dataset", run.dataset.title + (f" ({run.dataset.split})" if run.dataset.split else "")),
@@ -160,6 +169,16 @@ def _settings(run: Run, titles: Mapping[str, str]) -> list[tuple[str, str]]:
             if name not in _HIDDEN_SETTINGS and value is not None:
                 pairs.append((name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
     return pairs
+
+
+def _input_sizes(run: Run, variant: str) -> str:
+    """The input of each category that has results of a variant; one size where it is the same for all."""
+    about = {
+        name: run.load_about(name, variant)["size"] for name, stored in run.list_variants().items() if variant in stored
+    }
+    sizes = {name: f"{width} x {height} pixels" for name, (height, width) in about.items()}
+    distinct = set(sizes.values())
+    return distinct.pop() if len(distinct) == 1 else "; ".join(f"{name}: {size}" for name, size in sizes.items())
 
 
 def _summary_row(view: View, category: str, place: int) -> page.MetricsRow:

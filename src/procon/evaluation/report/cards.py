@@ -10,7 +10,7 @@ from procon.evaluation.report.charts import safe_text
 from procon.evaluation.report.lineup import title_of
 from procon.evaluation.report.pictures import PeakScale, grow, load_input, load_mask, paint_map
 from procon.evaluation.report.views import View
-from procon.evaluation.runs.verdicts import BEST_F1, KindTally
+from procon.evaluation.runs.verdicts import BEST_F1, KindTally, show_f1
 from procon.results.contours import outline_path
 from procon.showing.painting import data_uri
 from procon.vision.pictures import jpeg
@@ -69,14 +69,12 @@ def _verdict_table(view: View) -> str:
         rows,
     )
     notes = calibration.describe(view.raw.about.get("training", ()))
-    if good.images and view.verdicts.defective:
-        notes.append(f"F1 of images: {100 * view.verdicts.f1:.2f}; {BEST_F1}: {100 * view.metrics['i_f1']:.2f}")
+    notes.append(f"F1 of images: {show_f1(view.verdicts.f1, view.metrics, 'i_f1')}")
     pixels = view.verdicts.pixels
     if pixels is not None:
         notes.append(
             f"{pixels.hit} of {pixels.regions} regions of the ground truth are hit above the pixel threshold "
-            f"{calibration.pixel_threshold:.4f}; F1 of pixels: {100 * pixels.f1:.2f}; {BEST_F1}: "
-            f"{100 * view.metrics['p_f1']:.2f}"
+            f"{calibration.pixel_threshold:.4f}; F1 of pixels: {show_f1(pixels.f1, view.metrics, 'p_f1')}"
         )
     return table + page.note_list(notes)
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from procon.arrays import AnyFloats, Bools, Floats, Reals
-from procon.config import Config, refuse
+from procon.config import AUTO, Config, refuse
 from procon.errors import ConfigError
 from procon.evaluation.data.datasets import Dataset, Sample, open_dataset, read_mask
 from procon.evaluation.data.layouts import with_pixels
@@ -37,8 +37,9 @@ from procon.model.calibration import Calibration, GoodScore
 from procon.progress import Progress
 from procon.vision.backbone import Backbone
 from procon.vision.images import crop_origin
+from procon.vision.shape import resolve_shape
 
-SHARED = ("backbone", "weights", "image_size", "resize", "aspect", "tile", "precision")
+SHARED = ("backbone", "weights", "image_size", "patch_budget", "max_scale", "resize", "aspect", "tile", "precision")
 """Settings that all variants of a run share; the others tell its variants apart."""
 THRESHOLD_SETTINGS = ("false_alarm_rate", "threshold_rule")
 """Settings that no raw result depends on: thresholds are computed from stored scores, at any rate and by any rule."""
@@ -140,7 +141,8 @@ class Run:
         self._about = json.loads(json.dumps(about))  # with lists in place of tuples, as in the file
         stored = _read_json(folder / "run.json")
         if stored is not None:
-            old, new = ({**document, **document["settings"]} for document in (stored, self._about))
+            settings = {**shared_defaults(), **stored["settings"]}  # a run may be older than a setting
+            old, new = {**stored, **settings}, {**self._about, **self._about["settings"]}
             differs = [name for name in ("dataset", "root", *SHARED) if old.get(name) != new[name]]
             if differs:
                 there = ", ".join(f"{name} {old.get(name)} instead of {new[name]}" for name in differs)
@@ -292,13 +294,17 @@ class Run:
         return self.folder / "work" / category
 
     def _todo(self, category: str, variants: Iterable[Config]) -> dict[str, Config]:
-        """The variants that have no raw results yet, by name."""
+        """The variants that have no raw results yet, by name, with the input that the category has."""
         wanted = {variant_name(config): config for config in variants}
         for config in wanted.values():
             refuse(config, "bench")
             if any(getattr(config, name) != getattr(self.base, name) for name in SHARED):
                 raise ConfigError(f"variants of a run must share {', '.join(SHARED)}")
-        return {name: config for name, config in wanted.items() if not self.has(category, config)}
+        missing = {name: config for name, config in wanted.items() if not self.has(category, config)}
+        if not missing or self.base.image_size != AUTO:
+            return missing
+        size = resolve_shape(self.base, self.dataset.category(category).train).image_size
+        return {name: replace(config, image_size=size) for name, config in missing.items()}
 
     def _open_sweep(
         self, name: str, todo: dict[str, Config], device: torch.device, on_progress: Progress
@@ -311,17 +317,18 @@ class Run:
             )
         # One backbone returns every block that any variant uses; it is reused for the next category.
         layers = {layer for config in todo.values() for layer in config.layers}
-        config = replace(self.base, layers=tuple(sorted(layers)))
+        base = replace(self.base, image_size=next(iter(todo.values())).image_size)
+        config = replace(base, layers=tuple(sorted(layers)))
         if self._loaded is None or self._loaded[:2] != (config, device):
             self._loaded = (config, device, Backbone.load(config, device))
         backbone = self._loaded[2]
         images = [*category.train, *(sample.path for sample in category.test)]
-        identity = json.dumps([backbone.sha256, str(device.type), {name: self.base.to_dict()[name] for name in SHARED}])
-        rows, columns = self.base.grid
+        identity = json.dumps([backbone.sha256, str(device.type), {name: base.to_dict()[name] for name in SHARED}])
+        rows, columns = base.grid
         work = self._work(name)
         tokens = TokenCache(work / "tokens", images, rows * columns, backbone.architecture.hidden, identity)
         if tokens.missing(backbone.layers):
-            tokens.fill(backbone, self.base, on_progress)
+            tokens.fill(backbone, base, on_progress)
         sweep = Sweep(work / "residuals", tokens, len(category.train), backbone)
         return sweep, backbone.sha256
 
@@ -345,6 +352,11 @@ def measure_masked(
 def base_config(document: Mapping[str, Any]) -> Config:
     """The settings that ``run.json`` holds."""
     return Config.from_dict({**document["settings"], **document.get("threshold", {})})
+
+
+def shared_defaults() -> dict[str, Any]:
+    """The defaults of the settings that all variants of a run share."""
+    return {name: getattr(Config(), name) for name in SHARED}
 
 
 def _relative(path: Path, root: Path) -> str:

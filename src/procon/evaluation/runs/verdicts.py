@@ -154,18 +154,19 @@ def describe_tallies(verdicts: ImageVerdicts, metrics: MetricValues, names: Sequ
             for tally in verdicts.defects
         ),
         f"{'good':<{width}}  {good if verdicts.good.images else 'no test images, so false alarms are unknown'}",
-        f"{'images':<{width}}  F1 {_show_f1(verdicts.f1, metrics, 'i_f1')}",
+        f"{'images':<{width}}  F1 {show_f1(verdicts.f1, metrics, 'i_f1')}",
     ]
     if verdicts.pixels is not None:
         lines += [
             f"{'regions':<{width}}  {verdicts.pixels.hit} of {verdicts.pixels.regions} hit above the pixel threshold "
             f"{verdicts.calibration.pixel_threshold:.4f}",
-            f"{'pixels':<{width}}  F1 {_show_f1(verdicts.pixels.f1, metrics, 'p_f1')}",
+            f"{'pixels':<{width}}  F1 {show_f1(verdicts.pixels.f1, metrics, 'p_f1')}",
         ]
     return [*about, *lines]
 
 
-def _show_f1(f1: float, metrics: MetricValues, name: str) -> str:
+def show_f1(f1: float, metrics: MetricValues, name: str) -> str:
+    """An F1 at the threshold of the model in percent, with the best F1, which is the metric ``name``."""
     best = metrics[name]
     if np.isnan(best) or np.isnan(f1):
         return f"undefined: {metrics.reasons.get(name, 'no image is defective')}"

@@ -1,6 +1,6 @@
 // Small helpers for elements, numbers and the score axis.
 
-const MOST_TOASTS = 3; // more would cover the page
+const MOST_TOASTS = 4; // more would cover the page
 const TOLD_SECONDS = 3;
 const SVG = "http://www.w3.org/2000/svg";
 

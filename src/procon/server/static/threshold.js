@@ -127,7 +127,7 @@ function draw() {
   const changed = parts.filter((part) => part.score > limit !== part.score > before).sort((a, b) => b.score - a.score);
   const above = good.filter((image) => image.score > limit);
   $("#preview").textContent = `${draft === null ? "Now" : "Then"}: threshold ${score(limit)}. ` +
-    `${above.length || "None"} of ${plural(good.length, "good image")} ${above.length === 1 ? "lies" : "lie"} above it. ` + describeChanges(changed, limit, before);
+    `${above.length || "None"} of ${plural(good.length, "good image")} ${above.length === 1 ? "lies" : "lie"} above it. ` + describeChanges(changed, limit, before) + describeRendered(limit);
   $("#apply").disabled = $("#undo").disabled = draft === null;
   $("#above-title").textContent = `Good images above ${draft === null ? "the threshold" : score(limit)}` +
     (above.length > MOST_CARDS ? `: the ${MOST_CARDS} highest of ${above.length}` : "");
@@ -149,6 +149,15 @@ function describeChanges(changed, limit, before) {
   const review = waiting.length ? `${toGood || "None"} of ${plural(waiting.length, "part")} in review would become good` : "No part is in review";
   const rest = !others ? "" : `; ${plural(others, waiting.length ? "other past part" : "past part")} would become ${limit < before ? "anomalous" : "good"}`;
   return `${review}${rest}.`;
+}
+
+/** What this threshold finds of the defects that procon limits rendered; nothing between the rates on offer. */
+function describeRendered(limit) {
+  const { offers: all, rendered, score: now } = current().threshold;
+  const seen = limit === now ? rendered : all.find((offer) => offer.score === limit)?.rendered;
+  if (!seen?.total) return "";
+  const half = seen.half_from === null ? "" : `, half from ${Math.ceil(seen.half_from)} px`;
+  return ` It finds ${percent(seen.found / seen.total)} of ${plural(seen.total, "rendered defect")}${half}; real defects differ.`;
 }
 
 function card(image) {

@@ -5,7 +5,7 @@ import { $, element, percent, score } from "./draw.js";
 export function renderWhy(found) {
   const typical = found.typical === null ? "" : `; a typical good patch has ${score(found.typical)}`;
   $("#why-words").textContent = `This patch has a score of ${score(found.score)}${typical}. ` +
-    "It was compared with the normal patches beside it; weight says how much each counts.";
+    "It was compared with these normal patches; the weight says how much each counts.";
   const tiles = found.normal_patches.map((patch) => tile(patch.picture, patch.inner, [
     `weight ${percent(patch.weight)}, distance ${score(patch.distance)}`, patch.image], patch.missing));
   $("#why-body").replaceChildren(tile(found.picture, found.inner, ["this patch", `score ${score(found.score)}`]), ...tiles, layers(found));

@@ -1,0 +1,235 @@
+"""Write the measured parts of README.md and docs/images/accuracy-cost.svg: python docs/scripts/generate_front.py
+
+The numbers come from ``benchmarks/results``; a test compares the page and the chart with them.
+"""
+
+import csv
+import json
+import math
+import re
+import statistics
+import textwrap
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+PEER_LOOP = ROOT / "benchmarks" / "peers" / "kcenter-cpu.json"
+README, CHART = ROOT / "README.md", ROOT / "docs" / "images" / "accuracy-cost.svg"
+BEGIN, END = "<!-- {}: written by docs/scripts/generate_front.py -->", "<!-- end of {} -->"
+METRICS = {"i_auroc": "I-AUROC", "p_auroc": "P-AUROC", "aupro": "AUPRO"}
+COSTS = {"fit_s": "fit, s", "score_ms": "score, ms", "model_mib": "model, MiB"}
+OURS = ("procon", "procon-1")
+TUNED = ("procon-best",)  # on these very parts: no fair comparison
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM, PANEL = 860, 430, 48, 56, 300, 350  # pixels of the chart; each panel PANEL wide
+LOWEST, HIGHEST = 60.0, 6000.0  # ms on the axis
+FLOORS = {"i_auroc": 80.0, "aupro": 60.0}  # percent at the foot of each panel
+
+
+class System(NamedTuple):
+    """Means over the parts of one system."""
+
+    key: str
+    name: str
+    values: dict[str, float]  # by metric, and by cost where all parts have it
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is ProCon."""
+        return self.key in OURS
+
+
+def main() -> None:
+    """Write the README's parts and the chart."""
+    README.write_text(render_readme(), encoding="utf-8")
+    CHART.write_text(render_chart(read_systems()), encoding="utf-8")
+
+
+def read_systems(results: Path = RESULTS) -> list[System]:
+    """The systems with numbers on all parts, in the order of the file."""
+    with (results / "peers.csv").open(newline="", encoding="utf-8") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["system"] not in TUNED]
+    parts, systems = {row["part"] for row in rows}, []
+    for key in dict.fromkeys(row["system"] for row in rows):
+        ran = [row for row in rows if row["system"] == key and row["i_auroc"]]
+        if len(ran) == len(parts):
+            known = [name for name in (*METRICS, *COSTS) if all(row[name] for row in ran)]
+            values = {name: statistics.mean(float(row[name]) for row in ran) for name in known}
+            systems.append(System(key, f"{ran[0]['title']} on {ran[0]['backbone'].split(' ')[0]}", values))
+    return systems
+
+
+def render_readme(results: Path = RESULTS, loop: Path = PEER_LOOP) -> str:
+    """The README with its measured parts."""
+    systems = read_systems(results)
+    text = fill(README.read_text(encoding="utf-8"), "why", wrap(explain_why(systems, results, loop)))
+    return fill(
+        text,
+        "measured",
+        "\n\n".join(
+            [render_table(systems), wrap(" ".join([*describe_wins(systems), describe_coreset(results, loop)]))]
+        ),
+    )
+
+
+def fill(text: str, name: str, body: str) -> str:
+    """The text with another body between two markers."""
+    begin, end = BEGIN.format(name), END.format(name)
+    between = f"{re.escape(begin)}.*?{re.escape(end)}"
+    return re.sub(between, lambda _: f"{begin}\n{body}\n{end}", text, count=1, flags=re.DOTALL)
+
+
+def explain_why(systems: list[System], results: Path, loop: Path) -> str:
+    """Why not PatchCore or anomalib, and where another is better, in numbers."""
+    named = {system.key: system.values for system in systems}
+    ours, patchcore = named["procon-1"], named["patchcore"]
+    best = max((system for system in systems if not system.ours), key=lambda system: system.values["aupro"])
+    trained = "" if "score_ms" in best.values else ", trained on a GPU for each part,"
+    found = f"has an I-AUROC of {ours['i_auroc']:.1f} and an AUPRO of {ours['aupro']:.1f}"
+    return (
+        "**Why not PatchCore or anomalib?** On five real parts, with the same backbone and 1 % of the patches, ProCon "
+        f"{found}, PatchCore {patchcore['i_auroc']:.1f} and {patchcore['aupro']:.1f}; it selects patches "
+        f"{coreset_ratio(results, loop):.0f} times as fast as anomalib's loop, and every verdict comes with its "
+        f"evidence; for the outline of a defect alone, {best.name.partition(' on ')[0]}{trained} is better "
+        f"(AUPRO {best.values['aupro']:.1f})."
+    )
+
+
+def render_table(systems: list[System]) -> str:
+    """A row per system; the best value of each metric is bold."""
+    best = {metric: max(system.values[metric] for system in systems) for metric in METRICS}
+    lines = [f"| mean over five real parts | {' | '.join([*METRICS.values(), *COSTS.values()])} |"]
+    lines.append("|---|" + "---:|" * (len(METRICS) + len(COSTS)))
+    for system in systems:
+        scores = [f"{system.values[metric]:.1f}" for metric in METRICS]
+        bold = [
+            f"**{shown}**" if system.values[metric] == best[metric] else shown
+            for metric, shown in zip(METRICS, scores, strict=True)
+        ]
+        costs = [f"{system.values[cost]:,.0f}" if cost in system.values else "–" for cost in COSTS]
+        lines.append(f"| {system.name} | {' | '.join([*bold, *costs])} |")
+    return "\n".join(lines)
+
+
+def describe_wins(systems: list[System]) -> list[str]:
+    """Where a peer is better than the better of ours, in sentences."""
+    sentences = []
+    for metric, title in METRICS.items():
+        ours = max(system.values[metric] for system in systems if system.ours)
+        better = [system for system in systems if not system.ours and system.values[metric] > ours]
+        if better:
+            better.sort(key=lambda system: -system.values[metric])
+            names = ", ".join(f"{system.name.partition(' on ')[0]} ({system.values[metric]:.1f})" for system in better)
+            sentences.append(f"{title}: {names} above our {ours:.1f}.")
+        else:
+            sentences.append(f"{title}: no peer is above our {ours:.1f}.")
+    for cost, words in (("fit_s", "to fit"), ("score_ms", "to score an image")):
+        ours = min(system.values[cost] for system in systems if system.ours)
+        names = [system.name for system in systems if not system.ours and system.values.get(cost, math.inf) < ours]
+        sentences.append(f"Less time {words} than our fastest: {', '.join(names) or 'none'}.")
+    return sentences
+
+
+def describe_coreset(results: Path, loop: Path) -> str:
+    """What the selection of anchors takes, compared with anomalib's loop on the same points."""
+    peer, ours = read_coresets(results, loop)
+    full = peer["extrapolated_to"]
+    return (
+        f"{full['banks']} coresets of {full['picks']:,} from {peer['points']:,} patches take {ours:.0f} s; anomalib's "
+        f"loop takes {coreset_ratio(results, loop):.0f} times as long on the same points (extrapolated from "
+        f"{max(peer['prefixes'])} picks)."
+    )
+
+
+def coreset_ratio(results: Path, loop: Path) -> float:
+    """The time of anomalib's loop, without its own projection, over ours."""
+    peer, ours = read_coresets(results, loop)
+    return float(peer["loops"]["anomalib_unprojected"]["extrapolated_s"]) / ours
+
+
+def read_coresets(results: Path, loop: Path) -> tuple[dict[str, Any], float]:
+    """What was measured of anomalib's loop, and our seconds for the same coresets."""
+    peer = json.loads(loop.read_text(encoding="utf-8"))
+    full = peer["extrapolated_to"]
+    shape = f"N={peer['points']} d={peer['dims']} picks={full['picks']} banks={full['banks']}"
+    with (results / "cpu.csv").open(newline="", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    (ours,) = (float(row["seconds"]) for row in rows if (row["measure"], row["settings"]) == ("k-center, ours", shape))
+    return peer, ours
+
+
+# ------------------------------------------------------------------------------------------------------------- chart
+
+
+def render_chart(systems: list[System]) -> str:
+    """Two panels, image and pixel accuracy, over the time to score an image, and a legend by number."""
+    panels = [draw_panel(systems, metric, LEFT + place * (PANEL + 70)) for place, metric in enumerate(FLOORS)]
+    words = "Accuracy over the time to score an image on two cores, mean over five real parts: up and left is better"
+    style = (
+        "text{font:12px system-ui,sans-serif;fill:#1b2026}.t{font-weight:700;font-size:14px}.s{fill:#5a6470}"
+        ".o{font-weight:700}.n{fill:#fff;font-weight:700;font-size:11px}"
+        ".d{stroke:#b3193f;stroke-dasharray:5 4}.g{stroke:#e2e6eb}.a{stroke:#8a94a0}"
+    )
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
+        f'role="img" aria-label="{words}">'
+    )
+    ground = f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="#fff"/>'
+    title = f'<text x="{LEFT}" y="22" class="s">{words}</text>'
+    return "\n".join([head, f"<style>{style}</style>", ground, title, *panels, *draw_legend(systems), "</svg>\n"])
+
+
+def draw_panel(systems: list[System], metric: str, left: int) -> str:
+    """One metric; a system whose time was not measured on these cores is a line."""
+    floor = FLOORS[metric]
+
+    def place(milliseconds: float, percent: float) -> tuple[float, float]:
+        share = math.log(milliseconds / LOWEST) / math.log(HIGHEST / LOWEST)
+        return left + PANEL * share, BOTTOM - (BOTTOM - TOP) * (percent - floor) / (100 - floor)
+
+    lines = [f'<text x="{left}" y="{TOP - 12}" class="t">{METRICS[metric]}, %</text>']
+    for percent in range(int(floor), 101, 5 if floor >= 80 else 10):
+        _, y = place(LOWEST, percent)
+        lines.append(f'<line x1="{left}" x2="{left + PANEL}" y1="{y:.1f}" y2="{y:.1f}" class="g"/>')
+        lines.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end" class="s">{percent}</text>')
+    for milliseconds in (100, 300, 1000, 3000):
+        x, _ = place(milliseconds, floor)
+        lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{BOTTOM}" y2="{BOTTOM + 4}" class="a"/>')
+        lines.append(f'<text x="{x:.1f}" y="{BOTTOM + 18}" text-anchor="middle" class="s">{milliseconds:,} ms</text>')
+    lines.append(f'<line x1="{left}" x2="{left + PANEL}" y1="{BOTTOM}" y2="{BOTTOM}" class="a"/>')
+    for number, system in enumerate(systems, start=1):
+        x, y = place(system.values.get("score_ms", HIGHEST), system.values[metric])
+        if "score_ms" not in system.values:
+            lines.append(f'<line x1="{left}" x2="{left + PANEL}" y1="{y:.1f}" y2="{y:.1f}" class="d"/>')
+        lines += draw_number(number, system, x, y)
+    return "\n".join(lines)
+
+
+def draw_number(number: int, system: System, x: float, y: float) -> list[str]:
+    """A dot with the number of a system: blue is ProCon, red has no time on these cores."""
+    color = "#2b5c8a" if system.ours else "#697380" if "score_ms" in system.values else "#b3193f"
+    dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="9" fill="{color}" stroke="#fff"/>'
+    return [dot, f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle" class="n">{number}</text>']
+
+
+def draw_legend(systems: list[System]) -> list[str]:
+    """The systems by number, in two columns, with both values."""
+    lines, rows = [], (len(systems) + 1) // 2
+    for place, system in enumerate(systems):
+        x, y = LEFT + (place // rows) * (PANEL + 70), BOTTOM + 48 + 22 * (place % rows)
+        values = " / ".join(f"{system.values[metric]:.1f}" for metric in FLOORS)
+        untimed = "" if "score_ms" in system.values else "; trained on a GPU, not timed here"
+        style = ' class="o"' if system.ours else ""
+        lines += draw_number(place + 1, system, x, y)
+        lines.append(f'<text x="{x + 16}" y="{y + 4}"{style}>{escape(system.name)}: {values}{untimed}</text>')
+    return lines
+
+
+def wrap(text: str) -> str:
+    """A paragraph, 120 characters wide."""
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+if __name__ == "__main__":
+    main()
