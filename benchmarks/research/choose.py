@@ -1,4 +1,4 @@
-"""From the files of :mod:`research.study` to ``benchmarks/results/recipes.csv``: a row for every map and every score.
+"""From the files of :mod:`research.study` to ``benchmarks/results/study.csv``: a row for every map and every score.
 
     PYTHONPATH=src:benchmarks python -m research.choose OUT
 
@@ -22,7 +22,7 @@ from procon.config import Config
 from procon.evaluation.metrics import evaluate
 from procon.model.calibration import Calibration, GoodScore
 
-OUTPUT = RESULTS / "recipes.csv"
+OUTPUT = RESULTS / "study.csv"
 METRICS = ("i_auroc", "i_ap", "p_auroc", "p_ap", "p_f1", "aupro", "drawn_p_auroc", "drawn_p_ap", "drawn_aupro")
 FIELDS = ("part", "seed", "reading", "taken", "kind", "train", "good", "defective", *METRICS, "verdict")
 TAKEN = {"top 0.1%": 0, "top 0.5%": 1, "top 1%": 2, "top 3%": 3, "smooth top 0.5%": 4}

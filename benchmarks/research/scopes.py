@@ -96,3 +96,14 @@ LIGHT = Scope(
     drawn=2,
 )
 """What two cores can do."""
+OFFSET = Scope(
+    blocks={672: (-10, -7, -3)},
+    plans=(Plan(672, candidates.TODAY, BASE, ("soft",)),),
+    rad=(),
+    extra={},
+    context=672,
+    precision="bf16",
+    drawn=1,
+)
+"""The map of Config.best() alone: what its offset does."""
+SCOPES = {"full": FULL, "light": LIGHT, "offset": OFFSET}

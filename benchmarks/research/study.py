@@ -36,7 +36,7 @@ from research import candidates
 from research.candidates import BASE, Key, Reading, Scored
 from research.judge import Judge, guided, render
 from research.outputs import Output
-from research.scopes import FULL, LIGHT, Plan, Scope
+from research.scopes import SCOPES, Plan, Scope
 from research.tokens import JUDGED, Eye, Part, Pictures, guides_of, masks_of, open_part, start_reading
 from research.voters import (
     far_anchors,
@@ -203,10 +203,14 @@ def unshift(maps: Tensor, grid: tuple[int, int]) -> Tensor:
     return padded.squeeze(1)[:, :-1, :-1]
 
 
-def heat_maps(reading: Reading, fused: Tensor, part: Part, guide: Tensor | None) -> Tensor:
-    """The maps [N, H, W] of a reading at the size at which they are judged."""
+def heat_maps(reading: Reading, fused: Tensor, part: Part, guide: Tensor | None, good: Tensor | None) -> Tensor:
+    """The maps [N, H, W] of a reading at the size at which they are judged; ``good`` are the values of good images."""
     if reading.offset:
         typical = lower_quartile(fused.flatten(1))
+        if reading.bounded:
+            assert good is not None
+            usual = lower_quartile(good.flatten(1))
+            typical = typical.clamp(usual.min(), usual.max())
         fused = fused - reading.offset * typical[:, None, None]
     height, width = part.judged
     even = (part.side / 392, part.side / 392)
@@ -223,11 +227,12 @@ def measure_map(
     """A row of pixel metrics, and rows by kind of defect where ``kinds`` lists the images of each."""
     test = mix(reading.terms, values, "test", reading.scaled)
     assert test is not None
-    maps = heat_maps(reading, test, study.part, study.guide)
+    good = mix(reading.terms, values, "good", reading.scaled) if reading.bounded else None
+    maps = heat_maps(reading, test, study.part, study.guide, good)
     row: dict[str, Any] = {"reading": reading.name, "kind": "all", **study.judge.measure(maps)}
     drawn = None if reading.guide else mix(reading.terms, values, "drawn", reading.scaled)
     if drawn is not None:
-        judged = study.drawn_judge.measure(heat_maps(reading, drawn, study.part, None))
+        judged = study.drawn_judge.measure(heat_maps(reading, drawn, study.part, None, good))
         row |= {f"drawn_{name}": value for name, value in judged.items()}
     rows = [row]
     for kind, images in kinds.items():
@@ -312,7 +317,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 100, 200])
     parser.add_argument("--limit", type=float, default=440, help="seconds after which no further seed is begun")
     parser.add_argument("--few", nargs=3, type=int, help="images to train on, good ones to test, defective ones")
-    parser.add_argument("--light", action="store_true", help="what two cores can do")
+    parser.add_argument("--scope", choices=list(SCOPES), default="full", help="light and offset: what two cores can do")
     parser.add_argument("--threads", type=int, default=16, help="that read images")
     parser.add_argument("--side", type=int, default=JUDGED, help="pixels at which maps are judged")
     parser.add_argument("--scale", type=int, default=1, help="divide all inputs by it, to try the program")
@@ -320,7 +325,7 @@ def main() -> None:
     given = parser.parse_args()
     start = time.perf_counter()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    scope = LIGHT if given.light else FULL
+    scope = SCOPES[given.scope]
     base = Config(backbone="dinov2-small", weights=given.weights, precision=scope.precision)
     out = Output(given.output)
     maps = [one for one in candidates.map_readings() if scope.can_read(one.terms)][:: given.readings]

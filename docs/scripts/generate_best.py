@@ -13,7 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "understand" / "best.md"
-sys.path[:0] = [str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "docs" / "scripts")]
+
+import studied_parts  # noqa: E402
 
 from procon.config import BEST, Config  # noqa: E402
 from research import plan, strict  # noqa: E402
@@ -67,7 +69,8 @@ of patches, a blur of 4 pixels of the input. The image score and the map use dif
   a new patch is $r / \\sum_j w_j a_j$ instead of $r$: few good patches reach 1. The rest is unchanged: median over
   banks, mean over layers, mean of the top 0.5 %. The functions are in `method/levels.py`.
 - **Map.** The plain residuals, mean over layers. A constant is added to the map so that its lower quartile is that of
-  typical good images. Only a defect that covers three quarters of the image changes this constant.
+  typical good images. A defect that covers three quarters of the image changes this constant, and so does one that
+  changes what the tokens of the background see.
 
 The threshold is calibrated as usual, by leave-one-out: a training image is scored without its own anchors, and without
 its contribution to the levels of the other anchors.
@@ -333,6 +336,7 @@ Further findings:
 - Scaling each layer by its mean and spread: no clear gain. Three banks, or 5 % of the patches: a little more accuracy
   for two to three times the search.
 
+{studied_parts.tell(read("study.csv"))}
 ## What it costs
 
 {cost(read("best.csv"))}
@@ -348,10 +352,11 @@ Command: `python benchmarks/best.py --weights FILE hazelnut_toy`.
   to the levels of the anchors.
 - Fit needs at least two good images.
 - On CUDA it runs in the same kernels and recorded graphs as `Config()`; its speed there has not been measured since.
-- A defect on more than three quarters of an image shifts its own map down. The image score is not affected.
+- A defect that covers most of the object shifts its own map down, as on pill ([above](#why-pill-loses)):
+  `Config.best(map_offset="none")` does without the shift. The image score is not affected.
 - The layers were chosen with a ViT-S/14 that was tuned to estimate depth. For other backbones they are untested;
   `Config.best(layers=Config().layers)` is the conservative choice.
-- Only five parts were measured, three of them brackets. Measure on your own parts.
+- It was chosen on five parts, three of them brackets. Measure on your own parts.
 """
     )
 

@@ -231,6 +231,7 @@ FOREIGN_FLAGS = {"--check", "--strict", "--local-dir", "--data", "--ratios", "--
 FOREIGN_FLAGS |= {"--category", "--json"}
 FOREIGN_FLAGS |= {"--lite", "--run", "--part", "--head", "--address", "--num-cpus"}  # of benchmarks, and of ray
 FOREIGN_FLAGS |= {"--rounds", "--limit", "--systems", "--candidates", "--processes"}
+FOREIGN_FLAGS |= {"--scope", "--few", "--side", "--parts"}
 FOREIGN_FLAGS |= {"--seconds", "--keep"}  # of the fuzzer
 
 
