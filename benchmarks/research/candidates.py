@@ -77,7 +77,7 @@ def with_tails(
     """One mixture under several offsets and blurs."""
     for by_good, offset, blur in product(scaled, offsets, blurs):
         tail = f"{' scaled' if by_good else ''} offset={offset:g} blur={blur:.3g}"
-        yield Reading(name + tail, terms, by_good, offset, blur)
+        yield Reading(name + tail, terms, by_good, offset, blur=blur)
 
 
 def map_readings() -> list[Reading]:
