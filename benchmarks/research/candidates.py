@@ -36,7 +36,7 @@ class Reading:
     terms: tuple[tuple[Key, float], ...]
     scaled: bool = False  # each term by its mean on good images first
     offset: float = 0.0  # how much of the image's lower quartile is taken off
-    bounded: bool = False  # take no more and no less off than from any good image
+    bounded: float | None = None  # take no more and no less off than from good images, but for this share at each end
     blur: float = SHARP  # pixels of a map of side 392
     guide: tuple[int, float] | None = None  # radius in pixels and floor of the guided filter that follows
 
@@ -169,9 +169,12 @@ def _sharper() -> list[Reading]:
     terms = even(keys(672, TODAY))
     found += with_tails(f"672 {label(TODAY)}", terms, (0.0, 1.0, 1.6, 3.0, 5.6), (1.0,))
     found += with_tails(f"672 {label(TODAY)}", terms, (SHARP, 4.0), (0.5,))
-    for layers, blur in product(FEW, (SHARP, 4.0)):
+    for layers, blur in (*product(SETS, (SHARP,)), *product(FEW, (4.0,))):
         name = f"672 {label(layers)} offset=1 bounded blur={blur:.3g}"
-        found.append(Reading(name, even(keys(672, layers)), offset=1.0, bounded=True, blur=blur))
+        found.append(Reading(name, even(keys(672, layers)), offset=1.0, bounded=0.0, blur=blur))
+    for layers in FEW:
+        name = f"672 {label(layers)} offset=1 bounded 10% blur={SHARP:.3g}"
+        found.append(Reading(name, even(keys(672, layers)), offset=1.0, bounded=0.1))
     found += with_tails(f"672 {label(TODAY)} and shifted", even(keys(672, TODAY) + keys(672, TODAY, BASE, "shifted")))
     return found
 

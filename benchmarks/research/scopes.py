@@ -96,6 +96,21 @@ LIGHT = Scope(
     drawn=2,
 )
 """What two cores can do."""
+NINE = Scope(
+    blocks={672: (-11, -10, -9, -8, -7, -6, -5, -3), 392: (-9, -8, -6, -3)},
+    plans=(
+        Plan(672, ("-3", "-7", "-9", "-10"), BASE, VOTERS),
+        Plan(672, ("-5", "-6", "-8", "-11"), BASE, ("soft", "high")),
+        Plan(392, candidates.PAPER, 0.05, ("soft", "high")),
+        Plan(392, candidates.PAPER, 0.05, ("soft",), banks=5),
+    ),
+    rad=(),
+    extra={},
+    context=672,
+    precision="bf16",
+    drawn=8,
+)
+"""What two cores can do on all nine parts in an hour, with at most 64 training images of each."""
 OFFSET = Scope(
     blocks={672: (-10, -7, -3)},
     plans=(Plan(672, candidates.TODAY, BASE, ("soft",)),),
@@ -106,4 +121,4 @@ OFFSET = Scope(
     drawn=1,
 )
 """The map of Config.best() alone: what its offset does."""
-SCOPES = {"full": FULL, "light": LIGHT, "offset": OFFSET}
+SCOPES = {"full": FULL, "nine": NINE, "light": LIGHT, "offset": OFFSET}

@@ -207,10 +207,10 @@ def heat_maps(reading: Reading, fused: Tensor, part: Part, guide: Tensor | None,
     """The maps [N, H, W] of a reading at the size at which they are judged; ``good`` are the values of good images."""
     if reading.offset:
         typical = lower_quartile(fused.flatten(1))
-        if reading.bounded:
+        if reading.bounded is not None:
             assert good is not None
-            usual = lower_quartile(good.flatten(1))
-            typical = typical.clamp(usual.min(), usual.max())
+            ends = torch.tensor([reading.bounded, 1 - reading.bounded], device=typical.device)
+            typical = typical.clamp(*lower_quartile(good.flatten(1)).quantile(ends))
         fused = fused - reading.offset * typical[:, None, None]
     height, width = part.judged
     even = (part.side / 392, part.side / 392)
@@ -227,7 +227,7 @@ def measure_map(
     """A row of pixel metrics, and rows by kind of defect where ``kinds`` lists the images of each."""
     test = mix(reading.terms, values, "test", reading.scaled)
     assert test is not None
-    good = mix(reading.terms, values, "good", reading.scaled) if reading.bounded else None
+    good = mix(reading.terms, values, "good", reading.scaled) if reading.bounded is not None else None
     maps = heat_maps(reading, test, study.part, study.guide, good)
     row: dict[str, Any] = {"reading": reading.name, "kind": "all", **study.judge.measure(maps)}
     drawn = None if reading.guide else mix(reading.terms, values, "drawn", reading.scaled)
@@ -317,7 +317,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 100, 200])
     parser.add_argument("--limit", type=float, default=440, help="seconds after which no further seed is begun")
     parser.add_argument("--few", nargs=3, type=int, help="images to train on, good ones to test, defective ones")
-    parser.add_argument("--scope", choices=list(SCOPES), default="full", help="light and offset: what two cores can do")
+    parser.add_argument("--scope", choices=list(SCOPES), default="full", help="all but full: what two cores can do")
     parser.add_argument("--threads", type=int, default=16, help="that read images")
     parser.add_argument("--side", type=int, default=JUDGED, help="pixels at which maps are judged")
     parser.add_argument("--scale", type=int, default=1, help="divide all inputs by it, to try the program")
