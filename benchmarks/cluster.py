@@ -23,7 +23,8 @@ from procon import Config, Detector
 from procon.results.inspection import find_images, inspect
 from procon.scale.cluster import Cluster, Unit, Workers, collect_values
 from procon.scale.images import inspect_on
-from procon.vision.images import open_image, to_input
+from procon.vision.framing import to_input
+from procon.vision.images import open_image
 
 
 def ignore(*_: object) -> None:
@@ -63,7 +64,7 @@ def decoding(folder: Path, side: int) -> float:
     times = []
     for _ in range(20):
         started = time.perf_counter()
-        to_input(open_image(folder / "part.jpg"), (392, 392), None)
+        to_input(open_image(folder / "part.jpg"), Config())
         times.append(time.perf_counter() - started)
     return statistics.median(times)
 

@@ -28,7 +28,8 @@ from procon.demo.parts import render_part
 from procon.deploy import Runtime
 from procon.deploy.export import export
 from procon.vision.folders import training_images
-from procon.vision.images import open_image, to_input
+from procon.vision.framing import to_input
+from procon.vision.images import open_image
 
 PAGE = Path(__file__).parent.parent / "docs" / "use" / "deploy.md"
 MARKS = "<!-- results of benchmarks/deploy.py -->\n", "<!-- end of results -->\n"
@@ -100,7 +101,7 @@ def measure(backbone: str, images: Sequence[Any], folder: Path, rounds: int) -> 
         opened = Runtime(folder / f"{backbone}-{runtime}-{precision}", threads=torch.get_num_threads())
         runners[name], manifests[name] = opened.score, opened.manifest.entries
     config = detector.config
-    pixels = np.stack([to_input(open_image(image), config.input_size) for image in images])
+    pixels = np.stack([to_input(open_image(image), config) for image in images])
     batch = np.concatenate([pixels] * (1 + BATCH // len(pixels)))[:BATCH]
     one, many = timed(runners, pixels[:1], rounds), timed(runners, batch, max(3, rounds // 4))
     latency = {name: statistics.median(times) for name, times in one.items()}

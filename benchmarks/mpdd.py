@@ -18,7 +18,7 @@ import torch
 from environment import write_rows
 from procon import Config
 from procon.evaluation.data.datasets import open_dataset
-from procon.evaluation.runs.raw import Run, variant_name
+from procon.evaluation.runs.run import Run, variant_name
 
 COLUMNS = ("i_auroc", "i_ap", "i_f1", "p_auroc", "p_ap", "p_f1", "aupro", "pauroc30")
 EXPECTED = {  # percent

@@ -26,7 +26,7 @@ from procon.evaluation.data.datasets import open_dataset
 from procon.evaluation.paper.reproduce import protocol
 from procon.evaluation.paper.results import SPM, row_config
 from procon.evaluation.paper.tables import ALL, TABLES, TableRow, build_table
-from procon.evaluation.runs.raw import Run, variant_name
+from procon.evaluation.runs.run import Run, variant_name
 from procon.vision.backbone import resolve_device
 
 PHASES = {"single-layer", "fusion", "pools", "promotion"}

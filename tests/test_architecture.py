@@ -95,3 +95,37 @@ def test_a_public_name_has_one_meaning() -> None:
 def test_repeated_names_are_seen() -> None:
     tree = ast.parse("A, (B, _C) = 1, (2, 3)\nD: int = 4\nclass E: F = 5\ndef g(): h = 6\nasync def i(): pass")
     assert public_names(tree) == {"A", "B", "D", "E", "g", "i"}
+
+
+MODULE_LINES, FUNCTION_LINES = 350, 60
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def test_modules_are_short() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {str(path): length for path, length in lengths.items() if length > MODULE_LINES} == {}
+
+
+def own_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The lines of a function, without those of its parameters, its docstring and the functions in it."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    inner = [node for node in ast.walk(function) if isinstance(node, FUNCTIONS) and node is not function]
+    covered = {line for node in inner for line in range(node.lineno, (node.end_lineno or 0) + 1)}
+    lines = range(body[0].lineno, (function.end_lineno or 0) + 1) if body else range(0)
+    return 1 + len(set(lines) - covered)
+
+
+def test_functions_are_short() -> None:
+    functions = {
+        f"{module}.{node.name}": own_lines(node)
+        for module, tree in SOURCES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, FUNCTIONS)
+    }
+    assert {name: length for name, length in functions.items() if length > FUNCTION_LINES} == {}
+
+
+def test_own_lines_are_counted() -> None:
+    source = "def f(\n    a,\n    b,\n):\n    '''D.'''\n    def g():\n        return 1\n    return g"
+    (function,) = ast.parse(source).body
+    assert isinstance(function, ast.FunctionDef) and own_lines(function) == 2

@@ -29,7 +29,8 @@ from procon.method.score import fuse, read_layers
 from procon.model import storage
 from procon.model.selection import FeatureStore
 from procon.prediction import Prediction
-from procon.vision.images import open_image, to_input
+from procon.vision.framing import to_input
+from procon.vision.images import open_image
 from tests import reference
 from tests.conftest import part_pixels, tiny_config, with_model, write_tiny_backbone
 
@@ -56,7 +57,7 @@ def assert_same(one: Prediction, other: Prediction) -> None:
 
 def tokens_of(detector: Detector, image: object) -> list[reference.Floats]:
     config = detector.config
-    pixels = torch.from_numpy(to_input(open_image(image), config.input_size, config.resize))
+    pixels = torch.from_numpy(to_input(open_image(image), config))
     return [layer[0].numpy() for layer in detector.reader.extractor.backbone.tokens(pixels.unsqueeze(0))]
 
 

@@ -29,7 +29,7 @@ from systems import SYSTEMS, System
 from environment import read_rows, write_rows
 from procon import Config, Detector
 from procon.evaluation.data.datasets import Category, open_dataset
-from procon.evaluation.runs.raw import Run, variant_name
+from procon.evaluation.runs.run import Run, variant_name
 from procon.evaluation.runs.sweep import VariantScores
 from procon.model.verdict import make_prediction
 from procon.vision.images import open_image

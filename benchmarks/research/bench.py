@@ -22,7 +22,8 @@ from procon.method.projection import gaussian_matrix, project
 from procon.model.reader import Extractor
 from procon.model.selection import coreset_size, select_anchors
 from procon.vision.backbone import Backbone
-from procon.vision.images import open_image, to_input
+from procon.vision.framing import to_input
+from procon.vision.images import open_image
 from research.readouts import Neighborhood, Normal, PatchReadout, find_neighbors, normal_statistics, read_patches
 
 _SELECTION = 1  # as in procon.model.features: the purpose in the seed of the matrix anchors are selected with
@@ -161,7 +162,7 @@ class Bench:
         """Inputs [N, 3, size, size] of images, decoded once for each size."""
         if (which, size) not in self._pixels:
             with ThreadPoolExecutor(16) as pool:
-                inputs = pool.map(lambda path: to_input(open_image(path), (size, size)), paths)
+                inputs = pool.map(lambda path: to_input(open_image(path), Config(image_size=size)), paths)
                 self._pixels[which, size] = torch.stack([torch.from_numpy(values) for values in inputs])
         return self._pixels[which, size]
 

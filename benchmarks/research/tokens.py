@@ -15,7 +15,8 @@ from torch.nn.functional import avg_pool2d, normalize
 from procon.config import PATCH, Config
 from procon.evaluation.data.datasets import Sample, open_dataset, read_mask
 from procon.vision.backbone import Backbone
-from procon.vision.images import MEAN, STD, open_image, resample
+from procon.vision.framing import MEAN, STD, resample
+from procon.vision.images import open_image
 from research.bench import channel_transform
 from research.rendered import KINDS, draw_defect
 

@@ -25,7 +25,7 @@ from procon.evaluation.report.figures import layer_maps, place_name, qualitative
 from procon.evaluation.report.lineup import main_variant, open_run, paper_variants, title_of, variant_titles
 from procon.evaluation.report.pictures import color_map
 from procon.evaluation.report.views import open_view
-from procon.evaluation.runs.raw import Run
+from procon.evaluation.runs.run import Run
 
 IMAGES = Path(__file__).resolve().parent.parent / "images"
 CATEGORY = "flange"

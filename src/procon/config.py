@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import PurePath
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from procon.errors import ConfigError
 
@@ -18,20 +18,6 @@ BACKBONES = tuple(
     f"dinov2-{size}{suffix}" for size in ("small", "base", "large", "giant") for suffix in ("", "-with-registers")
 )
 CUSTOM_BACKBONE = "dinov2-custom"  # whatever DINOv2 architecture the folder given as `weights` describes
-
-CHOICES: dict[str, tuple[str, ...]] = {
-    "backbone": (*BACKBONES, CUSTOM_BACKBONE),
-    "aspect": ("stretch", "pad"),
-    "coreset": ("k-center", "random", "dense"),
-    "readout": ("soft", "uniform", "hard"),
-    "layer_fusion": ("mean", "median", "max", "concat"),
-    "normalization": ("none", "robust", "train"),
-    "score_relative_to": ("nothing", "anchors"),
-    "map_offset": ("none", "quartile"),
-    "precision": ("auto", "fp32", "bf16"),
-    "compression": ("none", "fp16", "int8", "approximate"),
-    "threshold_rule": ("robust", "guarantee"),
-}
 
 BEST: dict[str, Any] = {
     "image_size": 672,
@@ -131,7 +117,7 @@ class Config:
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         if isinstance(self.weights, PurePath):
             object.__setattr__(self, "weights", str(self.weights))
-        for name, choices in CHOICES.items():
+        for name, choices in {"backbone": (*BACKBONES, CUSTOM_BACKBONE), **CHOICES}.items():
             self._require(name, getattr(self, name) in choices, "one of " + ", ".join(map(repr, choices)))
         self._check_numbers()
         self._check_images()
@@ -250,6 +236,10 @@ class Config:
         if unknown:
             raise ConfigError(f"settings must be among {', '.join(sorted(names))}, got {', '.join(unknown)}")
         return cls(**settings)
+
+
+CHOICES = {name: get_args(hint) for name, hint in get_type_hints(Config).items() if get_origin(hint) is Literal}
+"""What each setting with a list of values may be."""
 
 
 class Restriction(NamedTuple):

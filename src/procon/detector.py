@@ -14,6 +14,7 @@ from procon.limits.measuring import measure_defects, prepare_bench
 from procon.limits.report import LimitsReport
 from procon.method.regions import Region
 from procon.model import editing
+from procon.model.editor import Editor
 from procon.model.fitting import fit_model
 from procon.model.kinship import describe_difference
 from procon.model.rates import FalseAlarms
@@ -285,6 +286,6 @@ class Detector(DetectorState):
         return self
 
     @contextmanager
-    def _editor(self, progress: ShowProgress, keep_scores: bool = False) -> Iterator[editing.Editor]:
+    def _editor(self, progress: ShowProgress, keep_scores: bool = False) -> Iterator[Editor]:
         with reporting(progress) as on_progress:
-            yield editing.Editor(self.reader, self.sources, on_progress, keep_scores)
+            yield Editor(self.reader, self.sources, on_progress, keep_scores)

@@ -1,5 +1,6 @@
 """JSON from files that anyone may have written: parsed without surprises, and compared with what is expected."""
 
+import hashlib
 import json
 import math
 import os
@@ -37,6 +38,12 @@ def _small_integer(text: str) -> int:
     if not -(2**63) <= value < 2**63:
         raise ValueError(f"{text[:30]} is too large a number")
     return value
+
+
+def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with a checksum over the rest of it."""
+    rest = {name: value for name, value in document.items() if name != "checksum"}
+    return {**rest, "checksum": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
 
 
 # -------------------------------------------------------------------------------------------------------------- shapes

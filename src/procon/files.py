@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -55,6 +56,12 @@ def is_file(path: str | Path) -> bool:
         return Path(path).is_file()
     except OSError:
         return False
+
+
+def sha256_of(path: Path) -> str:
+    """The sha256 of the bytes of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 Stamp = tuple[int, int, int]

@@ -172,11 +172,11 @@ def test_a_strange_manifest_is_refused(copy: Path, text: str, message: str) -> N
 
 
 def test_a_manifest_cannot_point_outside(copy: Path) -> None:
-    from procon.deploy.manifest import _sealed
+    from procon.documents import sealed
 
     entries = json.loads((copy / "manifest.json").read_text())
     entries["files"]["../evil"] = {"bytes": 1, "sha256": ""}
-    (copy / "manifest.json").write_text(json.dumps(_sealed(entries)))
+    (copy / "manifest.json").write_text(json.dumps(sealed(entries)))
     with pytest.raises(ModelFileError, match=r"names the file '../evil' outside the folder"):
         Runtime(copy)
 

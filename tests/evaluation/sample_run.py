@@ -10,7 +10,7 @@ from PIL import Image
 
 from procon import Config
 from procon.evaluation.data.datasets import Sample, open_dataset
-from procon.evaluation.runs.raw import Run, variant_name
+from procon.evaluation.runs.run import Run, variant_name
 from procon.evaluation.runs.sweep import VariantScores
 from tests.conftest import part_pixels
 

@@ -23,7 +23,7 @@ from procon.evaluation.report.lineup import (
     paper_columns,
     paper_variants,
 )
-from procon.evaluation.runs.raw import Run
+from procon.evaluation.runs.run import Run
 from procon.progress import no_progress
 from tests.evaluation.sample_run import BASE, PROCON, add_variant, make_run
 

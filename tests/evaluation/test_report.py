@@ -26,7 +26,7 @@ from procon.evaluation.report import build, cases, charts, pictures
 from procon.evaluation.report.build import write_report
 from procon.evaluation.report.lineup import choose_variants, load_metrics, main_variant, open_run
 from procon.evaluation.report.views import best_threshold, open_view
-from procon.evaluation.runs.raw import Run
+from procon.evaluation.runs.run import Run
 from procon.evaluation.runs.sweep import VariantScores
 from procon.showing.painting import paint
 from tests.evaluation.sample_run import BASE, PROCON, SIZE, add_variant, make_run

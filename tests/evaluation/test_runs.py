@@ -23,7 +23,8 @@ from procon.evaluation.paper.results import Cell, Line, Result, fill_table, row_
 from procon.evaluation.paper.tables import BOTTOM_3, POOL, TABLES, Table, TableRow, build_table, printed_values
 from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
 from procon.evaluation.report.build import write_report
-from procon.evaluation.runs.raw import SHARED, Raw, Run, variant_name
+from procon.evaluation.runs.raw import Raw
+from procon.evaluation.runs.run import SHARED, Run, variant_name
 from procon.evaluation.runs.sweep import VariantScores
 from procon.vision.backbone import Backbone
 from tests.conftest import part_pixels, tiny_config

@@ -14,11 +14,12 @@ from PIL import Image
 
 from procon import Detector
 from procon.config import ThresholdRule
+from procon.documents import sealed
 from procon.errors import ModelFileError
 from procon.model.calibration import RATES
 from procon.model.document import describe_file, read_calibration
 from procon.model.file import load_model
-from procon.model.metadata import KEY, sealed
+from procon.model.metadata import KEY
 from procon.model.storage import _tensors_sha256, read_model
 from procon.vision.weights import read_safetensors
 from tests.conftest import part_pixels, tiny_config, write_tiny_backbone

@@ -12,7 +12,8 @@ from procon.errors import ImageError
 from procon.method.coreset import k_center
 from procon.method.neighbors import Banks
 from procon.method.score import read_layer
-from procon.vision.images import open_image, resample
+from procon.vision.framing import resample
+from procon.vision.images import open_image
 from procon.vision.on_device import resample_bytes
 from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
 from tests.method.layers import PlainLayer

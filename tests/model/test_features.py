@@ -6,11 +6,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from procon.config import Config
 from procon.errors import ImageError
 from procon.method.projection import gaussian_matrix
 from procon.model.reader import Extractor
 from procon.vision.backbone import Backbone
-from procon.vision.images import Picture, open_image, to_input
+from procon.vision.framing import to_input
+from procon.vision.images import Picture, open_image
 from tests.conftest import part_pixels, tiny_config
 
 WIDTH = 32  # of the tiny backbone
@@ -118,7 +120,7 @@ def test_batches_keep_order_and_pass_errors(tiny_backbone: Path) -> None:
     for picture, (group, pixels) in zip(pictures, batches, strict=True):
         if isinstance(picture, Picture):
             assert group == [picture]
-            assert np.array_equal(pixels[0].numpy(), to_input(picture, (70, 70), 84))
+            assert np.array_equal(pixels[0].numpy(), to_input(picture, Config(image_size=70, resize=84)))
             expected = made.embed(made.backbone.tokens(pixels))
             assert all(map(torch.equal, made.features(pixels), expected))
 

@@ -11,9 +11,10 @@ import pytest
 from PIL import Image
 
 from procon import Detector
+from procon.documents import sealed
 from procon.errors import ModelFileError
 from procon.model import metadata
-from procon.model.metadata import KEY, read_metadata, rewrite_metadata, sealed
+from procon.model.metadata import KEY, read_metadata, rewrite_metadata
 from tests.conftest import Run, part_pixels
 
 _MODEL_COMMANDS = {

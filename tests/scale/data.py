@@ -8,7 +8,7 @@ from typing import Any
 
 from procon import Config
 from procon.evaluation.data.datasets import open_dataset
-from procon.evaluation.runs.raw import Run
+from procon.evaluation.runs.run import Run
 from procon.progress import Progress
 from procon.scale.categories import RunSpec, _finish_category
 from tests.evaluation.test_runs import make_category

@@ -14,9 +14,11 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from procon.config import Config
 from procon.errors import ImageError
 from procon.vision.folders import as_list, is_batch, list_images
-from procon.vision.images import Picture, crop_origin, open_each, open_image, resample, to_input
+from procon.vision.framing import crop_origin, resample, to_input
+from procon.vision.images import Picture, open_each, open_image
 
 RANDOM = np.random.default_rng(0)
 GREY = RANDOM.integers(0, 256, (20, 16), np.uint8)
@@ -420,8 +422,9 @@ def test_input_is_the_slow_one(shape: tuple[int, int, int], resize: int | None) 
     # Away from black and white: there 8-bit pixels are also clipped between Pillow's two passes.
     pixels = np.random.default_rng(1).integers(64, 192, shape, np.uint8)
     expected = slow_input(pixels / 255, size, resize)
-    fine = to_input(Picture((pixels / 255).astype(np.float32)), size, resize)
-    coarse = to_input(Picture(pixels), size, resize)
+    config = Config(image_size=size, resize=resize)
+    fine = to_input(Picture((pixels / 255).astype(np.float32)), config)
+    coarse = to_input(Picture(pixels), config)
     assert fine.dtype == coarse.dtype == np.float32
     assert fine.flags.c_contiguous
     np.testing.assert_allclose(fine, expected, atol=1e-4)
@@ -433,7 +436,8 @@ def test_the_crop_is_the_centre() -> None:
     pixels = np.arange(448 * 448, dtype=np.float32).reshape(448, 448, 1).repeat(3, axis=2) / 448**2
     assert crop_origin((392, 392), 448) == (28, 28)
     assert crop_origin((70, 98), 101) == (15, 1)
-    whole, crop = to_input(Picture(pixels), (448, 448)), to_input(Picture(pixels), (392, 392), 448)
+    whole = to_input(Picture(pixels), Config(image_size=448))
+    crop = to_input(Picture(pixels), Config(image_size=392, resize=448))
     np.testing.assert_array_equal(crop, whole[:, 28:420, 28:420])
 
 

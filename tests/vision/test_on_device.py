@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from procon.config import Config
-from procon.vision.framing import frame_of
-from procon.vision.images import Picture, framed_input, resample
+from procon.vision.framing import frame_of, resample, to_input
+from procon.vision.images import Picture
 from procon.vision.on_device import device_inputs, resample_bytes
 
 SIDES = st.integers(1, 90)
@@ -42,5 +42,5 @@ def test_inputs_are_those_of_one_image(settings: dict[str, object]) -> None:
     frames = [frame_of(config, picture.size) for picture in pictures]
     cpu = torch.device("cpu")
     inputs = device_inputs([torch.from_numpy(picture.rgb8()) for picture in pictures], frames, config.input_size, cpu)
-    for picture, frame, found in zip(pictures, frames, inputs, strict=True):
-        assert np.array_equal(found.numpy(), framed_input(picture, config.input_size, frame.origin, frame.scaled))
+    for picture, prepared in zip(pictures, inputs, strict=True):
+        assert np.array_equal(prepared.numpy(), to_input(picture, config))

@@ -14,8 +14,8 @@ from PIL import Image
 
 from procon import Config, ConfigError, Detector
 from procon.model.memory import Memory
-from procon.vision.framing import frame_of, patch_at, patch_box, patch_size
-from procon.vision.images import Picture, framed_input, to_input
+from procon.vision.framing import frame_of, patch_at, patch_box, patch_size, to_input
+from procon.vision.images import Picture
 from procon.vision.scope import Scope, parse_roi, roi_mask, scope_of
 from tests.conftest import Run, part_pixels, tiny_config
 
@@ -50,14 +50,14 @@ def test_a_padded_image_keeps_its_proportions_and_lies_in_the_middle(height: int
 
 
 def test_padding_repeats_the_edge_and_the_image_is_untouched() -> None:
-    pixels = np.random.default_rng(0).integers(0, 255, (40, 20, 3)).astype(np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 255, (50, 30, 3)).astype(np.uint8)
     config = Config(image_size=70, aspect="pad")
-    frame = frame_of(config, (40, 20))
-    assert frame.scaled == (70, 35) and frame.origin == (0, -17)
-    padded = framed_input(Picture(pixels), (70, 70), frame.origin, frame.scaled)
-    alone = to_input(Picture(pixels), (70, 35))
-    assert np.array_equal(padded[:, :, 17:52], alone)
-    assert (padded[:, :, :17] == alone[:, :, :1]).all() and (padded[:, :, 52:] == alone[:, :, -1:]).all()
+    frame = frame_of(config, (50, 30))
+    assert frame.scaled == (70, 42) and frame.origin == (0, -14)
+    padded = to_input(Picture(pixels), config)
+    alone = to_input(Picture(pixels), Config(image_size=(70, 42)))
+    assert np.array_equal(padded[:, :, 14:56], alone)
+    assert (padded[:, :, :14] == alone[:, :, :1]).all() and (padded[:, :, 56:] == alone[:, :, -1:]).all()
 
 
 def test_patches_of_a_padded_image_lie_in_the_image() -> None:

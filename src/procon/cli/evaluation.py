@@ -15,7 +15,7 @@ from procon.config import AUTO, Config
 if TYPE_CHECKING:
     from procon.evaluation.paper.reproduce import Compute
     from procon.evaluation.paper.results import Result
-    from procon.evaluation.runs.raw import Run
+    from procon.evaluation.runs.run import Run
     from procon.progress import Progress
 
 RUN_SETTINGS = (
@@ -63,7 +63,7 @@ def bench(
 ) -> None:
     """Measure a detector on a benchmark: a line per category and their mean, raw scores and maps kept."""
     from procon.evaluation.paper import reproduce as tables
-    from procon.evaluation.runs.raw import variant_name
+    from procon.evaluation.runs.run import variant_name
     from procon.evaluation.runs.verdicts import describe_verdicts
 
     config = Config(**settings)
@@ -169,7 +169,7 @@ def figures(
 
 def _open_run(root: Path, dataset: str | None, output: Path | None, settings: dict[str, Any], verdicts: bool) -> "Run":
     from procon.evaluation.data.datasets import open_dataset
-    from procon.evaluation.runs.raw import Run
+    from procon.evaluation.runs.run import Run
 
     opened = open_dataset(root, dataset)
     return Run(output or Path("runs") / opened.name, opened, Config(**settings), verdicts=verdicts)

@@ -14,7 +14,8 @@ from procon.errors import ImageError
 from procon.evaluation.data.datasets import Sample
 from procon.evaluation.runs.raw import Raw, measure_raw
 from procon.progress import Progress, no_progress
-from procon.vision.images import open_each, to_input
+from procon.vision.framing import to_input
+from procon.vision.images import open_each
 
 _METRICS = ("i_auroc", "i_ap", "p_auroc", "p_ap", "aupro")
 
@@ -57,7 +58,7 @@ def measure_cost(
     for index, picture in enumerate(open_each([sample.path for sample in samples])):
         if isinstance(picture, ImageError):
             raise picture
-        pixels = to_input(picture, config.input_size, config.resize)[None]
+        pixels = to_input(picture, config)[None]
         score, heatmap, _ = detector.scorer.measure_pixels(torch.from_numpy(pixels))
         for side, outputs in enumerate(((score.numpy(), heatmap.numpy()), exported(pixels))):
             scores[side, index] = outputs[0][0]

@@ -34,7 +34,8 @@ from procon.detector import Detector
 from procon.errors import ConfigError, MissingExtraError, ModelFileError, NotFittedError
 from procon.evaluation.data.datasets import Sample
 from procon.progress import Progress, Say, say_nothing
-from procon.vision.images import MEAN, STD, ImageLike
+from procon.vision.framing import MEAN, STD
+from procon.vision.images import ImageLike
 
 _PACKAGES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 

@@ -1,6 +1,5 @@
 """The manifest of an exported model: its files, how to call it, and checksums that show any change."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from procon.config import Config
-from procon.documents import parse_json
+from procon.documents import parse_json, sealed
 from procon.errors import ConfigError, ModelFileError
+from procon.files import sha256_of
 
 MANIFEST_FORMAT = 1
 MANIFEST = "manifest.json"
@@ -74,8 +74,8 @@ def is_exported(path: Path) -> bool:
 
 def write_manifest(folder: Path, entries: Mapping[str, Any], files: Sequence[str]) -> None:
     """Write ``entries`` with the sizes and checksums of ``files``, and a checksum of all entries."""
-    described = {name: {"bytes": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in files}
-    document = _sealed({"format": MANIFEST_FORMAT, **entries, "files": described})
+    described = {name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)} for name in files}
+    document = sealed({"format": MANIFEST_FORMAT, **entries, "files": described})
     (folder / MANIFEST).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
@@ -119,7 +119,7 @@ def _read_entries(folder: Path) -> dict[str, Any]:
             f"{path}: has format {version}, this release reads up to {MANIFEST_FORMAT}; upgrade with: "
             "pip install -U procon"
         )
-    if _sealed(entries)["checksum"] != entries.get("checksum"):
+    if sealed(entries)["checksum"] != entries.get("checksum"):
         raise _corrupted(path)
     return dict(entries)
 
@@ -133,19 +133,9 @@ def _check_file(folder: Path, name: str, size: int, sha256: str) -> None:
     actual = path.stat().st_size
     if actual != size:
         raise ModelFileError(f"{path}: has {actual:,} of {size:,} bytes; copy the folder again or export again")
-    if _sha256(path) != sha256:
+    if sha256_of(path) != sha256:
         raise _corrupted(path)
 
 
 def _corrupted(path: Path) -> ModelFileError:
     return ModelFileError(f"{path}: is corrupted: its checksum does not match; copy the folder again or export again")
-
-
-def _sealed(entries: Mapping[str, Any]) -> dict[str, Any]:
-    rest = {name: value for name, value in entries.items() if name != "checksum"}
-    return {**rest, "checksum": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -13,7 +13,8 @@ from procon.demo.parts import render_part
 from procon.detector import Detector
 from procon.errors import ImageError
 from procon.model.lessons import lesson_pixels
-from procon.vision.images import ImageLike, Picture, open_each, open_image, to_input
+from procon.vision.framing import to_input
+from procon.vision.images import ImageLike, Picture, open_each, open_image
 
 ScorePixels = Callable[[Floats], tuple[Floats, Floats]]
 """Preprocessed images [N, 3, H, W] to image scores [N] and maps [N, H, W]."""
@@ -106,8 +107,7 @@ def with_defect(picture: Picture) -> Picture:
 
 def to_inputs(detector: Detector, pictures: Sequence[Picture]) -> Floats:
     """Pictures as the input of the backbone: [N, 3, H, W]."""
-    config = detector.config
-    return np.stack([to_input(picture, config.input_size, config.resize) for picture in pictures])
+    return np.stack([to_input(picture, detector.config) for picture in pictures])
 
 
 def compare_models(detector: Detector, exported: ScorePixels, pixels: Floats) -> Difference:

@@ -13,7 +13,8 @@ from procon.deploy.sessions import open_session
 from procon.errors import ImageError, ModelFileError
 from procon.model.verdict import Measurement, Predictor, predict_each, predict_images
 from procon.prediction import Prediction
-from procon.vision.images import WORKERS, ImageLike, Picture, to_input
+from procon.vision.framing import to_input
+from procon.vision.images import WORKERS, ImageLike, Picture
 
 
 class Runtime:
@@ -70,7 +71,7 @@ class Runtime:
 
     def prepare(self, picture: Picture) -> Floats:
         """The picture as the input [3, H, W] of the model."""
-        return to_input(picture, self.config.input_size, self.config.resize)
+        return to_input(picture, self.config)
 
     def measure(self, inputs: Sequence[Any], size: tuple[int, int] | None = None) -> list[Measurement]:
         """Measure prepared images [3, H, W]; their ``size`` does not matter, as padded models are not exported."""

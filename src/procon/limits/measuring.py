@@ -23,7 +23,8 @@ from procon.limits.plan import CONTRASTS, SIZES, Host, check_sizes, choose_sizes
 from procon.method.consensus import top_mean
 from procon.method.score import LayerReading, levels_without_own, raise_scores, read_layers
 from procon.method.stand_ins import StandIns
-from procon.model.editing import Editor, refuse_seen
+from procon.model.editing import refuse_seen
+from procon.model.editor import Editor
 from procon.model.fitting import measure_images, read_as_new
 from procon.model.model import Model
 from procon.model.reader import in_scope

@@ -1,74 +1,24 @@
 """Edits of a fitted model: functions from a model to a model. An edit that fails leaves the old model as it was."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-
-from torch import Tensor
 
 from procon.config import ThresholdRule, refuse
 from procon.errors import ConfigError, ImageError
 from procon.model.calibration import Calibration, GoodScore, change_note
-from procon.model.fitting import leave_one_out, needs_measuring
+from procon.model.editor import Editor
+from procon.model.fitting import needs_measuring
 from procon.model.history import Change, utc
 from procon.model.lessons import join_lessons
 from procon.model.memory import Memory
 from procon.model.model import Model
 from procon.model.rates import FalseAlarms, estimate_false_alarms
-from procon.model.reader import EmbeddedImage, Reader
 from procon.model.selection import add_images, growth_size, merge_memories, remove_images
 from procon.model.training import TrainingSources, list_good, open_all_good
 from procon.model.training_image import TrainingImage
 from procon.names import show_name
-from procon.progress import Progress
 from procon.vision.images import ImageLike, ImageLikes
-
-
-@dataclass(frozen=True)
-class Editor:
-    """What an edit needs besides the model: a reader of images, and where the training images are."""
-
-    reader: Reader
-    sources: TrainingSources
-    on_progress: Progress
-    keep_scores: bool = False  # whether a missing training image keeps its earlier score, which is approximate
-
-    def embedded(self, sources: Sequence[ImageLike]) -> Iterator[EmbeddedImage | None]:
-        """The embedded images behind ``sources``; None where a source is an error."""
-        embedded = self.reader.embed_each([source for source in sources if not isinstance(source, ImageError)])
-        for source in sources:
-            yield None if isinstance(source, ImageError) else next(embedded)
-
-    def leave_one_out(
-        self, memory: Memory, sources: Sequence[ImageLike], previous: Sequence[GoodScore | None] = ()
-    ) -> tuple[Memory, list[GoodScore] | None]:
-        """:func:`procon.model.fitting.leave_one_out` on training images that are read again from ``sources``."""
-        with self.reader.kept(self.embedded(sources), len(sources)) as images:
-            return leave_one_out(self.reader, memory, images, self.on_progress, previous=previous)
-
-    def score_new(
-        self,
-        memory: Memory,
-        sources: Sequence[ImageLike],
-        previous: Sequence[GoodScore | None] = (),
-        marked: Sequence[Tensor] | None = None,
-    ) -> Iterator[GoodScore]:
-        """The scores of images that the memory does not hold; the ``previous`` one where a source is an error.
-
-        A threshold rests on scores without ``marked`` defects: lessons only ever raise scores above it.
-        """
-        reader = self.reader
-        for number, image in enumerate(self.embedded(sources)):
-            if image is None:
-                score = previous[number]
-                assert score is not None
-            else:
-                features, size = image
-                reading = reader.score_features(features, size, memory, marked)
-                (score,) = reader.good_scores(reading, reader.scope(size, memory.roi))
-            yield score
-            self.on_progress("calibrating", number + 1, len(sources))
-
 
 # ---------------------------------------------------------------------------------------------------------- threshold
 
@@ -79,8 +29,7 @@ def calibrate(
     """The model with a new threshold.
 
     From separate good ``images``: a held-out calibration. From ``rate`` or ``rule`` alone: the present scores at that
-    rate, by that rule. From
-    neither: leave-one-out on the training images, which are read again.
+    rate, by that rule. From neither: leave-one-out on the training images, which are read again.
     """
     wanted = model.config.false_alarm_rate if rate is None else rate
     chosen = model.config.threshold_rule if rule is None else rule
@@ -96,7 +45,7 @@ def calibrate(
             raise ConfigError("the model is not calibrated; pass good images")
         calibration = model.calibration.at_rate(wanted, chosen)
     else:
-        sources = _calibration_sources(model, editor, model.memory.images)
+        sources = editor.calibration_sources(model, model.memory.images)
         _, own_scores = editor.leave_one_out(model.memory, sources)
         if own_scores is None:
             raise ConfigError("leave-one-out needs more training images; calibrate on separate good images instead")
@@ -149,8 +98,8 @@ def add(
         size = growth_size(store.selectable, config.coreset_ratio, banks.shape[1], config.max_anchors)
         if size == 0:
             raise ConfigError(f"the banks are full: max_anchors is {config.max_anchors}; fit again with a higher one")
-        training = _measuring_sources(model, editor, memory.images)
-        sources = _calibration_sources(model, editor, model.calibration_images)
+        training = editor.measuring_sources(model, memory.images)
+        sources = editor.calibration_sources(model, model.calibration_images)
         total = len(memory.layers) * config.banks * size
 
         def on_pick(done: int) -> None:
@@ -179,9 +128,9 @@ def forget(model: Model, editor: Editor, images: str | Path | Iterable[str | Pat
             f"without {_list_names([memory.images[number] for number in sorted(removed)])} a bank would have "
             f"{fewest} anchors, and num_neighbors is {model.config.num_neighbors}; add good images first, or fit again"
         )
-    training = _measuring_sources(model, editor, rest.images)
+    training = editor.measuring_sources(model, rest.images)
     behind = rest.images if model.held_out is None else model.held_out.images
-    sources = _calibration_sources(model, editor, behind)
+    sources = editor.calibration_sources(model, behind)
     names = tuple(memory.images[number].name for number in sorted(removed))
     edited = _recalibrated(model, editor, rest, training, sources, Change(utc(), "forgot", names))
     for name in set(names) - set(rest.names):
@@ -205,10 +154,10 @@ def merge(model: Model, editor: Editor, other: Model, other_sources: TrainingSou
     check_mergeable(model, other)
     pairs = ((model, editor), (other, replace(editor, sources=other_sources)))
     for side, side_editor in pairs:
-        _measuring_sources(side, side_editor, side.memory.images)
+        side_editor.measuring_sources(side, side.memory.images)
     both = merge_memories(model.memory, other.memory, editor.reader.extractor.selections, model.config.max_anchors)
     sources = [
-        source for side, side_editor in pairs for source in _calibration_sources(side, side_editor, side.memory.images)
+        source for side, side_editor in pairs for source in side_editor.calibration_sources(side, side.memory.images)
     ]
     by_digest: dict[str, GoodScore] = {}
     for side, _ in pairs:
@@ -260,26 +209,6 @@ def _recalibrated(
         kind = old.kind if old.kind == "held-out" else calibration.kind
         calibration = replace(calibration, kind=kind, images=old.images, fixed=old.fixed, kept=missing)
     return model.with_change(memory, calibration, change)
-
-
-def _calibration_sources(model: Model, editor: Editor, images: Sequence[TrainingImage]) -> list[ImageLike]:
-    """Images to calibrate on again. One that is missing is refused, or leaves its error there with ``keep_scores``."""
-    if editor.keep_scores and model.calibration is not None:
-        return editor.sources.find(images)
-    why = "images behind the threshold cannot be read again, so it cannot follow the memory"
-    try:
-        return editor.sources.find_all(images, why)
-    except ImageError as error:
-        remedy = "or keep the scores they had, which is approximate: keep_scores (--keep-scores)"
-        raise ImageError(f"{error}; {remedy}") from None
-
-
-def _measuring_sources(model: Model, editor: Editor, images: Sequence[TrainingImage]) -> list[ImageLike]:
-    """Training images to read again where scores depend on how the memory reads them; otherwise none."""
-    if not needs_measuring(model.config):
-        return []
-    why = "training images cannot be read again, and with these settings scores depend on how the changed memory"
-    return editor.sources.find_all(images, f"{why} reads them")
 
 
 # ---------------------------------------------------------------------------------------- which images, which memories

@@ -75,20 +75,17 @@ class Memory:
 
     def own(self, images: Collection[int]) -> list[Tensor]:
         """[U] bool per layer: which anchors came from any of the training ``images``."""
-        masks = []
-        for layer in self.layers:
-            source = layer.origin // self.patches
-            wanted = torch.tensor(sorted(images), dtype=source.dtype, device=source.device)
-            masks.append(source == wanted[0] if len(wanted) == 1 else torch.isin(source, wanted))
-        return masks
+        return [
+            torch.isin(layer.origin // self.patches, torch.tensor(sorted(images), device=layer.origin.device))
+            for layer in self.layers
+        ]
 
     def own_of_each(self, images: Sequence[int]) -> list[Tensor]:
         """[N, U] bool per layer: which anchors came from each of N training ``images``."""
-        masks = []
-        for layer in self.layers:
-            wanted = torch.tensor(images, dtype=layer.origin.dtype, device=layer.origin.device)
-            masks.append(layer.origin // self.patches == wanted.unsqueeze(1))
-        return masks
+        return [
+            layer.origin // self.patches == torch.tensor(images, device=layer.origin.device).unsqueeze(1)
+            for layer in self.layers
+        ]
 
     def fewest_without(self, image: int) -> int:
         """Anchors of the smallest bank once those from ``image`` are left out."""

@@ -1,13 +1,12 @@
 """The JSON document of a model file: read, checked and rewritten without its tensors, and without torch."""
 
-import hashlib
 import json
 import shutil
 import struct
 from pathlib import Path
 from typing import Any
 
-from procon.documents import parse_json
+from procon.documents import parse_json, sealed
 from procon.errors import ModelFileError
 from procon.files import atomic_path
 from procon.model.schema import DOCUMENT
@@ -25,15 +24,20 @@ def rewrite_metadata(path: Path, **changes: Any) -> dict[str, Any]:
     path = Path(path)
     document = sealed({**read_metadata(path), **changes})
     header = {**_read_header(path), "__metadata__": {KEY: json.dumps(document)}}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
     with path.open("rb") as source, atomic_path(path) as temporary, temporary.open("wb") as target:
         source.seek(8 + struct.unpack("<Q", source.read(8))[0])
-        target.write(struct.pack("<Q", len(text)) + text)
+        target.write(pack_header(header))
         shutil.copyfileobj(source, target, 2**20)
         target.flush()
         check_written(path, temporary)
     return document
+
+
+def pack_header(header: dict[str, Any]) -> bytes:
+    """The beginning of a safetensors file."""
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
+    return struct.pack("<Q", len(text)) + text
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
@@ -95,9 +99,3 @@ def _read_header(path: Path) -> dict[str, Any]:
     if size < whole:
         raise ModelFileError(f"{path}: is truncated: {size:,} of {whole:,} bytes; copy it again or fit again")
     return header
-
-
-def sealed(metadata: dict[str, Any]) -> dict[str, Any]:
-    """The metadata with the sha256 over all of it, that of the tensors included: a threshold is as precious as they."""
-    rest = {name: value for name, value in metadata.items() if name != "checksum"}
-    return {**rest, "checksum": hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()}

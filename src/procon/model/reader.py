@@ -25,8 +25,8 @@ from procon.model.training_image import TrainingImage
 from procon.model.verdict import opened_groups
 from procon.progress import Progress
 from procon.vision.backbone import Backbone
-from procon.vision.framing import frame_of
-from procon.vision.images import AHEAD, WORKERS, ImageLike, Picture, framed_input
+from procon.vision.framing import frame_of, to_input
+from procon.vision.images import AHEAD, WORKERS, ImageLike, Picture
 from procon.vision.on_device import device_inputs
 from procon.vision.scope import Scope, scope_of
 from procon.vision.weights import Architecture
@@ -98,8 +98,7 @@ class Extractor(Embedding):
 
     def prepare(self, picture: Picture) -> Tensor:
         """The picture as the input [3, H, W] of the backbone."""
-        frame = frame_of(self._config, picture.size)
-        return torch.from_numpy(framed_input(picture, self._config.input_size, frame.origin, frame.scaled))
+        return torch.from_numpy(to_input(picture, self._config))
 
     def prepare_group(self, picture: Picture) -> Tensor:
         """What :meth:`stack` makes inputs of: on a GPU, which resizes images itself, the decoded bytes [H, W, 3]."""

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import struct
 from pathlib import Path
 from typing import IO, Any
 
@@ -10,9 +9,10 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from procon.documents import sealed
 from procon.errors import ModelFileError
 from procon.files import atomic_path
-from procon.model.metadata import KEY, MODEL_FORMAT, PLAIN_FORMAT, check_written, read_metadata, sealed
+from procon.model.metadata import KEY, MODEL_FORMAT, PLAIN_FORMAT, check_written, pack_header, read_metadata
 from procon.vision.weights import read_safetensors
 
 _TYPES = (
@@ -45,9 +45,7 @@ def _write_safetensors(stream: IO[bytes], tensors: dict[str, Tensor], metadata: 
         start, end = end, end + tensor.nbytes
         kind = _TYPE_NAMES[_TYPES.index(tensor.dtype)]
         header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    stream.write(struct.pack("<Q", len(text)) + text)
+    stream.write(pack_header(header))
     for name in order:
         stream.write(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
 

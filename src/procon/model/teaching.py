@@ -8,7 +8,6 @@ each training image is scored without its own anchors, and with the patches that
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,16 +20,16 @@ from procon.errors import ConfigError, ImageError
 from procon.method.consensus import top_mean
 from procon.method.lessons import REACH, gain_of, marked_distances, normal_distances
 from procon.method.regions import Region
-from procon.model.editing import Editor
+from procon.model.editor import Editor
 from procon.model.fitting import measure_images, read_as_new
 from procon.model.history import Change, utc
 from procon.model.lessons import Lesson, free_name
 from procon.model.model import Model
-from procon.model.training import THUMBNAIL_SIDE, open_with_digest
+from procon.model.training import THUMBNAIL_SIDE, name_image, open_with_digest
 from procon.model.training_image import TrainingImage
 from procon.names import show_name
 from procon.vision.framing import patch_box
-from procon.vision.images import ImageLike, Picture, open_image
+from procon.vision.images import ImageLike, open_image
 from procon.vision.pictures import jpeg, shrink
 from procon.vision.scope import patch_shares
 
@@ -148,7 +147,7 @@ def propose(
     rows, columns = np.nonzero(mask)
     box = (int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1)
     thumbnail = jpeg(shrink(picture.rgb8(), THUMBNAIL_SIDE), quality=85)
-    source = TrainingImage(_image_name(image, picture, model), picture.size, digest, thumbnail)
+    source = TrainingImage(name_image(image, 0, model.names_in_use), picture.size, digest, thumbnail)
     lesson = Lesson(name or free_name(taken), source, box, tuple(numbers), anchors)
     kept, price, reason = _price(model, editor, lesson, force)
     change = Change(utc(), "taught", (source.name,), kept.name)
@@ -226,17 +225,6 @@ def marked_patches(model: Model, mask: Bools, inside: Any) -> list[int]:
     if most == 0:
         raise ConfigError("the marked region must lie where the model looks: in its region of interest and its crop")
     return [int(number) for number in np.flatnonzero(shares >= MARKED_SHARE * most)]
-
-
-def _image_name(image: ImageLike, picture: Picture, model: Model) -> str:
-    if isinstance(image, str | Path):
-        return str(image)
-    if picture.source:
-        return picture.source
-    names, number = set(model.names_in_use), 0
-    while f"image {number}" in names:
-        number += 1
-    return f"image {number}"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from procon.errors import BatchError, ImageError
-from procon.files import is_folder
+from procon.files import is_folder, sha256_of
 from procon.model.training_image import TrainingImage
 from procon.progress import Progress
 from procon.vision.folders import as_list, training_images
@@ -72,7 +72,7 @@ def open_good(
             yield opened
             continue
         picture, digest, small, prepared = opened
-        name = _name(items[index], index, used)
+        name = name_image(items[index], index, used)
         used.add(name)
         yield TrainingImage(name, picture.size, digest, small), prepared
 
@@ -108,17 +108,17 @@ def open_with_digest(image: ImageLike) -> tuple[Picture, str]:
 def digest_of(image: ImageLike) -> str:
     """The digest of an image; a file is not decoded for it."""
     if isinstance(image, str | Path):
-        return "file:" + hashlib.sha256(Path(image).read_bytes()).hexdigest()
+        return "file:" + sha256_of(Path(image))
     return open_with_digest(image)[1]
 
 
-def _name(image: ImageLike, index: int, used: set[str]) -> str:
+def name_image(image: ImageLike, index: int, used: Container[str]) -> str:
     """How a training image is called in the model: its path, or the first number that is free."""
     if isinstance(image, str | Path):
         return str(image)
-    given = getattr(image, "filename", "") or getattr(image, "source", None)
-    if given:
-        return str(given)
+    source = getattr(image, "filename", "") or getattr(image, "source", None)
+    if source:
+        return str(source)
     while f"image {index}" in used:
         index += 1
     return f"image {index}"
@@ -165,12 +165,12 @@ def _locate(image: TrainingImage, folder: Path | None) -> Path | ImageError:
     path = Path(image.name)
     parts = path.parts[1:] if path.is_absolute() else path.parts
     moved = [folder.joinpath(*parts[start:]) for start in range(len(parts))] if folder is not None else []
-    there = [place for place in (path, *moved) if place.is_file()]
-    for place in there:
+    present = [place for place in (path, *moved) if place.is_file()]
+    for place in present:
         if _is_same(image, place):
             return place
-    if there:
-        return ImageError(f"{there[0]}: is not the image the model was fitted on; put the original back")
+    if present:
+        return ImageError(f"{present[0]}: is not the image the model was fitted on; put the original back")
     return ImageError(f"{path}: is no longer there; put it back, or name the folder where the training images are now")
 
 

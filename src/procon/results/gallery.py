@@ -1,7 +1,5 @@
 """One self-contained HTML page of results that loads nothing else, so it can be mailed."""
 
-import base64
-import hashlib
 import html
 import io
 import math
@@ -16,11 +14,12 @@ from PIL import Image
 
 from procon.amounts import count_of, human_bytes
 from procon.arrays import Bytes
-from procon.names import show_name, show_text
+from procon.names import show_name
 from procon.prediction import Prediction
 from procon.results.contours import outline_path
 from procon.results.drift import Drift
 from procon.results.score_axis import Mark, render_axis
+from procon.showing.markup import page_head, safe_text
 from procon.showing.painting import ColorScale, color_tables, data_uri, outline_mask
 from procon.vision.pictures import jpeg, shrink, shrink_map
 
@@ -127,7 +126,7 @@ def render_gallery(
         f"<p class={'warning' if drift.drifted else 'legend'}>{html.escape(drift.describe())}</p>" if drift else ""
     )
     body = [
-        f"<h1>{html.escape(show_text(title))}</h1>",
+        f"<h1>{safe_text(title)}</h1>",
         f"<p class=summary>{html.escape(_summary(len(shown), marks, failures, limit is not None, wording))}</p>",
         *(f"<p class=note>{html.escape(note)}</p>" for note in notes),
         warning,
@@ -142,11 +141,12 @@ def render_gallery(
         "</ul><p class=legend id=none hidden>No image is of this kind.</p>",
         _LIGHTBOX,
         f"<h2>{'Model' if wording.noun == 'image' else 'What this means'}</h2><ul class=facts>",
-        *(f"<li>{html.escape(show_text(fact))}</li>" for fact in facts),
+        *(f"<li>{safe_text(fact)}</li>" for fact in facts),
         "</ul>",
     ]
     body.insert(2, f"<p class=legend>This page is one file of {human_bytes(sum(map(len, body)))}.</p>")
-    return "\n".join([_head(title), *body, "</body>\n</html>\n"])
+    script, style = ((_STATIC / name).read_text(encoding="utf-8") for name in ("gallery.js", "gallery.css"))
+    return "\n".join([page_head(title, style, script) + '<body data-view="map">', *body, "</body>\n</html>\n"])
 
 
 def _summary(shown: int, marks: Sequence[Mark], failures: Sequence[Failure], judged: bool, wording: Wording) -> str:
@@ -157,20 +157,6 @@ def _summary(shown: int, marks: Sequence[Mark], failures: Sequence[Failure], jud
     parts += [f"{len(failures):,} could not be read"] if failures else []
     text = ", ".join(parts)
     return text if shown == len(marks) else f"{text}; the {shown:,} with the highest scores are shown"
-
-
-def _head(title: str) -> str:
-    """Everything before the body; a policy allows this one script and nothing from elsewhere."""
-    script, style = ((_STATIC / name).read_text(encoding="utf-8") for name in ("gallery.js", "gallery.css"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(show_text(title))}</title>\n"
-        f'<style>\n{style}</style>\n<script type="module">{script}</script>\n</head>\n<body data-view="map">'
-    )
 
 
 def _controls(shown: Sequence[Card], failures: Sequence[Failure], wording: Wording, folders: set[str]) -> str:
@@ -247,7 +233,7 @@ def _card(card: Card, wording: Wording) -> str:
 def _failure(failure: Failure) -> str:
     return (
         f"<li class=error data-folder='{_folder(failure.name)}'><p class=verdict>not scored</p>"
-        f"<p>{html.escape(show_text(failure.error))}</p><small>{html.escape(show_name(failure.name))}</small></li>"
+        f"<p>{safe_text(failure.error)}</p><small>{html.escape(show_name(failure.name))}</small></li>"
     )
 
 

@@ -1,6 +1,5 @@
 """What ``procon limits`` writes: one self-contained HTML page, tables as CSV, and JSON."""
 
-import base64
 import csv
 import html
 import json
@@ -20,8 +19,10 @@ from procon.limits.report import STAND_IN, LimitsCell, LimitsReport
 from procon.limits.statistics import Visibility
 from procon.model.renderings import Rendering
 from procon.model.training_image import TrainingImage
-from procon.names import show_name, show_text
+from procon.names import show_name
 from procon.results.contours import outline_path
+from procon.showing.markup import page_head, safe_text
+from procon.showing.painting import data_uri
 from procon.vision.images import Picture
 from procon.vision.pictures import jpeg, shrink
 
@@ -144,7 +145,7 @@ def _render_page(limits: LimitsReport, pictures: _Pictures) -> str:
         "<h1>How small a defect is found</h1>",
         f"<p class=note>{html.escape(_sentence(STAND_IN))}</p>",
         "<ul>",
-        *(f"<li>{html.escape(show_text(line))}</li>" for line in sentences if line != STAND_IN),
+        *(f"<li>{safe_text(line)}</li>" for line in sentences if line != STAND_IN),
         "</ul>",
         "<h2>At each false-alarm rate</h2>",
         _rates(limits),
@@ -160,14 +161,7 @@ def _render_page(limits: LimitsReport, pictures: _Pictures) -> str:
         *(_figure(pair, limits.threshold) for pair in pictures.pairs()),
         "</div>",
     ]
-    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    head = (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>How small a defect is found</title>\n<style>\n{style}</style>\n</head>\n<body>"
-    )
-    return "\n".join([head, *body, "</body>\n</html>\n"])
+    return "\n".join([page_head("How small a defect is found", style) + "<body>", *body, "</body>\n</html>\n"])
 
 
 def _sentence(text: str) -> str:
@@ -246,7 +240,7 @@ def _map(limits: LimitsReport, pictures: _Pictures) -> str:
     if picture is None:
         return f"{legend}<p>The good images can no longer be read.</p>"
     image = jpeg(paint_blind_map(picture.rgb8(), np.array(limits.map, np.float64)))
-    return f"{legend}<figure class=map><img alt='Map of the part' src='{_data_uri(image)}'></figure>"
+    return f"{legend}<figure class=map><img alt='Map of the part' src='{data_uri(image)}'></figure>"
 
 
 def paint_blind_map(pixels: Bytes, ratio: Reals) -> Bytes:
@@ -274,12 +268,8 @@ def _figure(pair: _Pair, threshold: float) -> str:
     )
     return (
         f"<figure class={word}><div class=two>"
-        f"<div class=picture><img alt='good image' src='{_data_uri(pair.before)}'>{outline}</div>"
-        f"<div class=picture><img alt='{html.escape(title)}' src='{_data_uri(pair.after)}'></div></div>"
+        f"<div class=picture><img alt='good image' src='{data_uri(pair.before)}'>{outline}</div>"
+        f"<div class=picture><img alt='{html.escape(title)}' src='{data_uri(pair.after)}'></div></div>"
         f"<figcaption><b>{html.escape(title)}</b>: {row.size} px, {names.get(row.contrast, row.contrast)}; score "
         f"{row.score:.4f}, threshold {threshold:.4f}<br><small>{html.escape(pair.name)}</small></figcaption></figure>"
     )
-
-
-def _data_uri(image: bytes) -> str:
-    return "data:image/jpeg;base64," + base64.b64encode(image).decode()

@@ -10,7 +10,7 @@ from pathlib import Path
 from procon.config import Config
 from procon.evaluation.data.datasets import open_dataset
 from procon.evaluation.paper.reproduce import Compute
-from procon.evaluation.runs.raw import Run, variant_name
+from procon.evaluation.runs.run import Run, variant_name
 from procon.progress import Progress
 from procon.scale.cluster import Unit, WorkerProgress, Workers, collect_values
 from procon.vision.backbone import resolve_device

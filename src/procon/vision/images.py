@@ -1,4 +1,4 @@
-"""Pixels in: any image a user may hold becomes the normalised input of the backbone.
+"""Pixels in: any image a user may hold becomes an upright RGB picture.
 
 Needs numpy and Pillow only. Nothing here depends on a model.
 """
@@ -21,17 +21,12 @@ try:
 except ImportError:  # an extra: the same pixels, decoded faster
     simplejpeg = None
 
-from procon.arrays import Bytes, Floats
+from procon.arrays import Bytes
 from procon.errors import ImageError
 from procon.names import show_name
 
 # What Pillow may decode, whatever the suffix of the file. Decoders of other formats (EPS ...) can start programs.
 _FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "WEBP", "GIF", "JPEG2000", "PPM")
-MEAN = np.array([0.485, 0.456, 0.406], np.float32)  # ImageNet, as DINOv2 was trained
-STD = np.array([0.229, 0.224, 0.225], np.float32)
-BYTE_VALUES = np.ascontiguousarray(((np.arange(256, dtype=np.float32)[:, None] / 255 - MEAN) / STD).T)
-"""[3, 256]: what a byte of each channel is to the backbone."""
-
 _ORIENTATION = 0x0112  # EXIF tag; its value is what a viewer has to do, and 1 is upright
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -47,9 +42,6 @@ MIN_SIDE = 14  # pixels: one patch
 MAX_SIDE = 32_768
 MAX_PIXELS = 2**27  # 134 megapixels; a heat map of that size is already half a gigabyte
 MAX_BYTES = 2**31  # of a file; no image of MAX_PIXELS needs more
-
-# Bilinear and antialiased, as anomaly detectors usually resize, so that published figures can be compared.
-FILTER = Image.Resampling.BILINEAR
 
 WORKERS, AHEAD = 2, 4  # threads that decode, and images that may wait: the backbone needs the cores
 _Item = TypeVar("_Item")
@@ -300,55 +292,6 @@ def _checked_picture(pixels: NDArray[Any], source: str | None) -> Picture:
     height, width = pixels.shape[:2]
     _check_size((width, height), show_name(source) if source else "image")
     return Picture(np.ascontiguousarray(pixels), source)
-
-
-def to_input(picture: Picture, size: tuple[int, int], resize: int | None = None) -> Floats:
-    """The picture as the backbone sees it: float32 [3, height, width], ImageNet mean and standard deviation.
-
-    The whole image becomes ``size``. With ``resize`` it becomes that square, and ``size`` is cut from its centre.
-    """
-    if resize is None:
-        return framed_input(picture, size, (0, 0), size)
-    return framed_input(picture, size, crop_origin(size, resize), (resize, resize))
-
-
-def framed_input(picture: Picture, size: tuple[int, int], origin: tuple[int, int], scaled: tuple[int, int]) -> Floats:
-    """:func:`to_input` where the image is resized to ``scaled`` and the input of ``size`` begins at ``origin`` of that.
-
-    Where the input reaches beyond the image, its edge is repeated: a border of another colour would be an edge to see.
-    """
-    pixels = resample(picture.pixels, scaled)
-    if size != scaled:
-        rows, columns = (
-            np.clip(np.arange(start, start + side), 0, length - 1)
-            for start, side, length in zip(origin, size, scaled, strict=True)
-        )
-        pixels = pixels[rows][:, columns]
-    if pixels.dtype != np.uint8:
-        return np.ascontiguousarray(((pixels - MEAN) / STD).transpose(2, 0, 1), np.float32)
-    planes = np.empty((3, *pixels.shape[:2]), np.float32)
-    for channel in range(3):  # a byte has 256 values: looking them up is four times as fast, and the same to the bit
-        np.take(BYTE_VALUES[channel], pixels[:, :, channel], out=planes[channel], mode="clip")
-    return planes
-
-
-def crop_origin(size: tuple[int, int], resize: int) -> tuple[int, int]:
-    """(top, left) of the centre crop of ``size`` in a square of side ``resize``."""
-    return (resize - size[0]) // 2, (resize - size[1]) // 2
-
-
-def resample(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-    """[H, W, 3] to [height, width, 3], antialiased; uint8 stays uint8, float32 stays float32 in 0..1."""
-    height, width = size
-    if pixels.shape[:2] == (height, width):
-        return pixels
-    if pixels.dtype == np.uint8:
-        return np.asarray(Image.fromarray(pixels).resize((width, height), FILTER))
-    planes = [
-        np.asarray(Image.fromarray(np.ascontiguousarray(pixels[:, :, channel])).resize((width, height), FILTER))
-        for channel in range(3)
-    ]
-    return np.stack(planes, axis=2).clip(0, 1)
 
 
 def open_each(

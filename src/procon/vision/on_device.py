@@ -1,4 +1,4 @@
-"""Decoded images to inputs of the backbone on a GPU, with the bits of :func:`procon.vision.images.framed_input`.
+"""Decoded images to inputs of the backbone on a GPU, with the bits of :func:`procon.vision.framing.to_input`.
 
 Resizing a camera image costs a processor more than decoding it. Pillow resizes bytes with integer weights, so a GPU can
 give the same bytes.
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from procon.errors import ConfigError
-from procon.vision.framing import Frame
-from procon.vision.images import BYTE_VALUES, resample
+from procon.vision.framing import BYTE_VALUES, Frame, resample
 
 _BITS = 22  # of Pillow's integer weights
 _CELLS = 2**28  # bytes resized at a time

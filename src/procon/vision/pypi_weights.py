@@ -20,8 +20,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from procon.errors import MissingExtraError, WeightsError
+from procon.files import sha256_of
 from procon.names import show_name
-from procon.vision.weights import Weights, fingerprint, read_path, sha256_of
+from procon.vision.weights import Weights, fingerprint, read_path
 
 logger = logging.getLogger("procon")
 

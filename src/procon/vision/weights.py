@@ -17,7 +17,7 @@ from torch import Tensor
 from procon.config import PATCH
 from procon.documents import parse_json
 from procon.errors import WeightsError
-from procon.files import is_file, is_folder
+from procon.files import is_file, is_folder, sha256_of
 from procon.names import show_name
 
 
@@ -147,12 +147,6 @@ def read_safetensors(file: Path) -> dict[str, Tensor]:
         return tensors
     with safe_open(file, "pt") as reader:
         return {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118 - not a dict
-
-
-def sha256_of(file: Path) -> str:
-    """Hex digest of a file's bytes."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 _RENAMES = (  # facebookresearch/dinov2 -> Hugging Face

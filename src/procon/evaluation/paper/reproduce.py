@@ -11,8 +11,8 @@ from procon.evaluation.paper.protocol import apply_protocol
 from procon.evaluation.paper.results import SPM, Result, choose_subset, fill_table, row_config, subset_without_measuring
 from procon.evaluation.paper.tables import TABLES, Table, TableRow, build_table
 from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
-from procon.evaluation.runs.raw import Run
-from procon.files import atomic_text
+from procon.evaluation.runs.run import Run
+from procon.files import write_text
 from procon.progress import Progress
 
 PROTOCOL = "protocol"
@@ -131,13 +131,11 @@ def protocol(run: Run, categories: Sequence[str]) -> list[str]:
         {label: values["i_auroc"] for label, values in gate.items()},
         subset,
     )
-    with atomic_text(run.folder / "tables" / "protocol.md") as stream:
-        stream.write("\n".join(lines) + "\n")
+    write_text(run.folder / "tables" / "protocol.md", "\n".join(lines) + "\n")
     return lines
 
 
 def _write_result(run: Run, result: Result) -> None:
     """The table as CSV, Markdown and LaTeX."""
     for suffix, text in (("csv", to_csv(result)), ("md", to_markdown(result)), ("tex", to_latex(result))):
-        with atomic_text(run.folder / "tables" / f"{result.name}.{suffix}") as stream:
-            stream.write(text)
+        write_text(run.folder / "tables" / f"{result.name}.{suffix}", text)

@@ -16,7 +16,7 @@ from procon.evaluation.paper.tables import (
     TableRow,
     printed_values,
 )
-from procon.evaluation.runs.raw import Run, variant_name
+from procon.evaluation.runs.run import Run, variant_name
 
 SEED_STEP = 100  # between the bank seeds of two repeats: more than any number of banks
 SPM = TableRow("SPM", {**SPM_RECIPE, **ONE_PERCENT})

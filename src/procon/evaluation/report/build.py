@@ -13,13 +13,13 @@ from procon.evaluation.paper.results import Result, backbone_name, fill_table, m
 from procon.evaluation.paper.tables import TABLES, TITLES, build_table
 from procon.evaluation.report import page
 from procon.evaluation.report.cards import view_section
-from procon.evaluation.report.charts import safe_text
 from procon.evaluation.report.lineup import choose_variants, load_metrics, name_other_systems, title_of
 from procon.evaluation.report.views import View, open_view
-from procon.evaluation.runs.raw import Run, variant_name
+from procon.evaluation.runs.run import Run, variant_name
 from procon.evaluation.runs.verdicts import BEST_F1
-from procon.files import atomic_text
+from procon.files import write_text
 from procon.progress import Progress
+from procon.showing.markup import safe_text
 
 PAGE_BYTES = 6_500_000  # of cards on a page, so that it can be mailed
 _MAIN_SHARE = 0.6  # of these bytes, for the variant that is shown first
@@ -87,8 +87,7 @@ def write_report(run: Run, path: Path, on_progress: Progress, *, variant: str | 
         body.append(f"<section><h2>Every variant</h2>{table}</section>" if table else "")
     names = ", ".join(stored) if len(stored) < 4 else f"{len(stored)} categories"
     title = names if run.dataset.title == names else f"{run.dataset.title}, {names}"
-    with atomic_text(path) as stream:
-        stream.write(page.whole_page(title, _controls(list(titles.values())), "\n".join(body), len(titles)))
+    write_text(path, page.whole_page(title, _controls(list(titles.values())), "\n".join(body), len(titles)))
     count_step()
 
 

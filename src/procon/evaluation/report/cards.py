@@ -6,12 +6,12 @@ from itertools import zip_longest
 from procon.arrays import Bytes
 from procon.evaluation.report import page
 from procon.evaluation.report.cases import SMALLEST, Case, hidden_regions, worst_scores
-from procon.evaluation.report.charts import safe_text
 from procon.evaluation.report.lineup import title_of
 from procon.evaluation.report.pictures import PeakScale, grow, load_input, load_mask, paint_map
 from procon.evaluation.report.views import View
 from procon.evaluation.runs.verdicts import BEST_F1, KindTally, show_f1
 from procon.results.contours import outline_path
+from procon.showing.markup import safe_text
 from procon.showing.painting import data_uri
 from procon.vision.pictures import jpeg
 

@@ -1,8 +1,6 @@
 """Histograms and curves as SVG, without a drawing library: for a page, or as separate files."""
 
-import html
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from procon.arrays import AnyFloats
+from procon.showing.markup import safe_text
 
 WIDTH, HEIGHT = 360, 270
 LEFT, RIGHT, TOP, BOTTOM = 46, 348, 48, 226  # of the frame that values are drawn in
@@ -17,7 +16,6 @@ _BARS = 32
 _TICKS = 6  # of an axis, at most
 _STATIC = Path(__file__).parent / "static"
 _HEAD = 18  # pixels above a chart in a separate file
-_UNREADABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -160,8 +158,3 @@ def _y_mark(y: float, text: str) -> str:
 def read_style(name: str) -> str:
     """The style sheet ``name``."""
     return (_STATIC / f"{name}.css").read_text(encoding="utf-8")
-
-
-def safe_text(text: str) -> str:
-    """Safe in markup and in any encoding, without invisible characters: names come from file systems."""
-    return html.escape(_UNREADABLE.sub("\ufffd", text))

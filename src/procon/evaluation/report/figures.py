@@ -18,8 +18,9 @@ from procon.evaluation.report.charts import make_standalone
 from procon.evaluation.report.lineup import layer_variants, main_variant, paper_columns, title_of, variant_titles
 from procon.evaluation.report.pictures import color_map, load_input, load_mask
 from procon.evaluation.report.views import good_patch_scores, open_view
-from procon.evaluation.runs.raw import Raw, Run
-from procon.files import atomic_path, atomic_text
+from procon.evaluation.runs.raw import Raw
+from procon.evaluation.runs.run import Run
+from procon.files import atomic_path, write_text
 from procon.progress import Progress
 from procon.showing.sheet import INK, SOFT, Point, Sheet, break_lines, cut_text
 
@@ -181,9 +182,8 @@ def write_figures(
         about = f"{place_name(run, category)}, {title_of(main, variant_titles(run))}"
         if main in run.list_variants().get(category, ()):
             for name, chart in open_view(run, category, main).draw_charts().items():
-                with atomic_text(target / f"{name}.svg") as stream:
-                    stream.write(make_standalone(chart, about))
                 written.append(target / f"{name}.svg")
+                write_text(written[-1], make_standalone(chart, about))
         else:
             problems.append(f"{category}: the charts were left out: {main} was not run on it")
         on_progress("drawing figures", place + 1, len(categories))

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from procon.evaluation.metrics import MetricValues
 from procon.evaluation.paper.results import Result, show_percent
 from procon.evaluation.paper.tables import TITLES
-from procon.evaluation.report.charts import read_style, safe_text
+from procon.evaluation.report.charts import read_style
+from procon.showing.markup import page_head, safe_text
 
 MetricsRow = tuple[str, Sequence[str], Mapping[str, float]]
 """The heading of a row in HTML, the texts of its first columns, its metrics."""
@@ -68,10 +69,6 @@ def whole_page(title: str, controls: str, body: str, variants: int) -> str:
     chosen = "\n".join(rules) if variants > 1 else ".view { display: block; }"
     style = "\n".join([read_style("chart"), read_style("report"), chosen])
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
-        "style-src 'unsafe-inline'\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{safe_text(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f"<header>\n<h1>{safe_text(title)}</h1>\n</header>\n{controls}\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+        f"{page_head(title, style)}<body>\n<header>\n<h1>{safe_text(title)}</h1>\n</header>\n{controls}\n"
+        f"<main>\n{body}\n</main>\n</body>\n</html>\n"
     )

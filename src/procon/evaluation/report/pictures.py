@@ -9,7 +9,8 @@ from procon.arrays import Bools, Bytes, Floats
 from procon.errors import ImageError
 from procon.evaluation.runs.raw import Raw
 from procon.showing.painting import ColorScale, paint
-from procon.vision.images import crop_origin, open_image
+from procon.vision.framing import crop_origin
+from procon.vision.images import open_image
 from procon.vision.pictures import shrink, shrink_map
 
 THUMBNAIL = 320  # pixels of the longer side

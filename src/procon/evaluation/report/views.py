@@ -14,7 +14,8 @@ from procon.evaluation.metrics.pixels import TOUCHING
 from procon.evaluation.report import charts
 from procon.evaluation.report.lineup import load_metrics
 from procon.evaluation.report.pictures import PeakScale
-from procon.evaluation.runs.raw import Raw, Run
+from procon.evaluation.runs.raw import Raw
+from procon.evaluation.runs.run import Run
 from procon.evaluation.runs.verdicts import ImageVerdicts, explain_unknown, judge_images
 
 _BINS = 1 << 14

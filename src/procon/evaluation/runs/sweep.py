@@ -6,8 +6,6 @@ few operations on small arrays, is computed for each variant. The scores are tho
 ``Detector(config).fit(...).predict(...)``, bit for bit on a CPU, and so are the scores of its training images.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from torch import Tensor
 from procon.arrays import Floats, Reals
 from procon.config import Config
 from procon.errors import ConfigError
+from procon.evaluation.runs.plan import ResidualPart, ResidualPlan
 from procon.evaluation.runs.tokens import TokenCache
 from procon.files import atomic_path
 from procon.method.consensus import bank_consensus, lower_quartile, median, top_mean
@@ -36,14 +35,7 @@ from procon.method.score import (
 from procon.model.fitting import calibrate_memory, needs_measuring
 from procon.model.memory import LayerMemory, Memory
 from procon.model.reader import Embedding, Extractor, Reader
-from procon.model.selection import (
-    IN_RAM_BYTES,
-    FeatureStore,
-    coreset_size,
-    gather_layer,
-    select_anchors,
-    selection_grid,
-)
+from procon.model.selection import FeatureStore, gather_layer, select_anchors, selection_grid
 from procon.model.training_image import TrainingImage
 from procon.progress import Progress
 from procon.vision.backbone import Backbone
@@ -58,35 +50,13 @@ class VariantScores:
     good: Reals | None = None  # [T, 3]: GoodScore of each training image; [0, 3]: too few; None: not asked for
 
 
-@dataclass(frozen=True)
-class _ResidualPart:
-    """The residuals of one memory under one readout, for as many banks as any variant needs."""
-
-    config: Config  # a variant that needs them
-    index: int  # which of its memories
-    banks: int
-    memory: str  # key of the coreset
-    key: str  # key of the residuals
-
-    @property
-    def extras(self) -> list[str]:
-        """What is stored in addition to the residuals, as endings of file names."""
-        relative = self.config.score_relative_to == "anchors"
-        needed = {
-            "-scale": self.config.normalization == "train",
-            "-good": relative or self.config.map_offset == "quartile",
-            "-relative": relative,
-        }
-        return [extra for extra, is_needed in needed.items() if is_needed]
-
-
 class Sweep:
     """The variants of one category: ``tokens`` hold its ``train`` good images first, then its test images."""
 
     def __init__(self, folder: Path, tokens: TokenCache, train: int, backbone: Backbone) -> None:
         self._folder, self._tokens, self._train = folder, tokens, train
         self._backbone, self._device = backbone, backbone.device
-        self._embeddings: dict[Config, Embedding] = {}
+        self._plan = ResidualPlan(train, backbone)
 
     def run(
         self,
@@ -100,7 +70,7 @@ class Sweep:
 
         With ``verdicts`` the training images are scored too, for the threshold: about one more search for each.
         """
-        waiting = {config: self._parts(config) for config in variants}
+        waiting = {config: self._plan.parts(config) for config in variants}
         missing = self._missing(waiting)
         tick = self._ticks(missing.values(), on_progress)
 
@@ -126,15 +96,15 @@ class Sweep:
         if parts:
             self._score_memory(parts, self._ticks([parts], on_progress))
 
-    def _missing(self, variants: Iterable[Config]) -> dict[str, list[_ResidualPart]]:
+    def _missing(self, variants: Iterable[Config]) -> dict[str, list[ResidualPart]]:
         """The residuals that ``variants`` need and that are not complete on disk, by memory."""
-        merged: dict[str, _ResidualPart] = {}
-        for part in (part for config in variants for part in self._parts(config)):
+        merged: dict[str, ResidualPart] = {}
+        for part in (part for config in variants for part in self._plan.parts(config)):
             if part.key not in merged or part.banks > merged[part.key].banks:
                 merged[part.key] = part
         return _group_by([part for part in merged.values() if not self._is_complete(part)], lambda part: part.memory)
 
-    def _ticks(self, groups: Iterable[list[_ResidualPart]], on_progress: Progress) -> Callable[[], None]:
+    def _ticks(self, groups: Iterable[list[ResidualPart]], on_progress: Progress) -> Callable[[], None]:
         """A function to call after each image that is embedded for a memory or scored by it."""
         test = len(self._tokens.images) - self._train
         total = sum(self._train + test * len(group) for group in groups)
@@ -147,56 +117,15 @@ class Sweep:
 
         return tick
 
-    # ------------------------------------------------------------------------------------------------ what is needed
-
-    def _parts(self, config: Config) -> list[_ResidualPart]:
-        """The residuals that a variant is made of; their keys are digests of everything they depend on."""
-        readout: dict[str, Any] = {"readout": config.readout, "compression": config.compression}
-        if config.readout != "hard":
-            readout |= {"k": config.num_neighbors}
-        if config.readout == "soft":
-            readout |= {"tau": config.tau, "tau_patches": config.tau_patches}
-        parts = []
-        for index in range(len(self._embedding(config).dims)):
-            part = _ResidualPart(config, index, config.banks, self._memory_key(config, index), "")
-            about = {"memory": part.memory, "size": self._size(config), **readout}
-            if part.extras:  # these depend on the consensus of all banks
-                about |= {"banks": config.banks, "extras": part.extras}
-            parts.append(replace(part, key=_digest(about)))
-        return parts
-
-    def _memory_key(self, config: Config, index: int) -> str:
-        embedding = self._embedding(config)
-        about: dict[str, Any] = {"blocks": embedding.blocks(index), "joint": embedding.joint, "seed": config.seed}
-        about |= {"dims": config.projection_dim, "selection": config.selection_dim, "coreset": config.coreset}
-        about |= {"bank_seed": config.bank_seed, "half": self._ram_limit(config) == 0}
-        if config.coreset == "dense":
-            about["size"] = self._size(config)
-        return _digest(about)
-
-    def _embedding(self, config: Config) -> Embedding:
-        if config not in self._embeddings:
-            self._embeddings[config] = Embedding(self._backbone.architecture, config, self._device)
-        return self._embeddings[config]
-
-    def _size(self, config: Config) -> int:
-        patches = self._train * config.grid[0] * config.grid[1]
-        return coreset_size(patches, config.coreset_ratio, config.num_neighbors, config.max_anchors)
-
-    def _ram_limit(self, config: Config) -> int:
-        """Features are stored as a detector with this configuration stores them: as fp16 if they are many."""
-        patches = self._train * config.grid[0] * config.grid[1]
-        return 0 if 4 * patches * sum(self._embedding(config).dims) > IN_RAM_BYTES else IN_RAM_BYTES
-
     # ------------------------------------------------------------------------------------------------ the work
 
-    def _score_memory(self, parts: list[_ResidualPart], tick: Callable[[], None]) -> None:
+    def _score_memory(self, parts: list[ResidualPart], tick: Callable[[], None]) -> None:
         """All residuals of one memory: its training patches are embedded once."""
         config, index = parts[0].config, parts[0].index
-        embedding, patches = self._embedding(config), config.grid[0] * config.grid[1]
+        embedding, patches = self._plan.embedding(config), config.grid[0] * config.grid[1]
         test = range(self._train, len(self._tokens.images))
         with (
-            FeatureStore(self._train, patches, [embedding.dims[index]], self._ram_limit(config)) as store,
+            FeatureStore(self._train, patches, [embedding.dims[index]], self._plan.ram_limit(config)) as store,
             torch.inference_mode(),
         ):
             for image, features in enumerate(self._embed(embedding, index, range(self._train))):
@@ -204,10 +133,10 @@ class Sweep:
                 tick()
             picks = self._picks(store, 0, parts)
 
-            def make_layer(banks: int, part: _ResidualPart) -> LayerMemory:
+            def make_layer(banks: int, part: ResidualPart) -> LayerMemory:
                 return self._gather(store, 0, picks[:banks], part.config)
 
-            for alike in _group_by(parts, self._search_key).values():
+            for alike in _group_by(parts, self._plan.search_key).values():
                 layer = make_layer(max(part.banks for part in alike), alike[0])
                 residuals: dict[str, list[NDArray[Any]]] = {part.key: [] for part in alike}
                 for features in self._embed(embedding, index, test):
@@ -220,13 +149,7 @@ class Sweep:
                         tested = self._embed(embedding, index, test)
                         self._score_good(part, make_layer(part.banks, part), store, tested)
 
-    def _search_key(self, part: _ResidualPart) -> tuple[Any, ...]:
-        """Parts with the same key share their neighbours. An approximate search finds others for another k."""
-        config = part.config
-        approximate = config.compression == "approximate"
-        return self._size(config), config.compression, (config.num_neighbors, config.readout) if approximate else None
-
-    def _score_image(self, features: Tensor, layer: LayerMemory, parts: list[_ResidualPart]) -> list[Tensor]:
+    def _score_image(self, features: Tensor, layer: LayerMemory, parts: list[ResidualPart]) -> list[Tensor]:
         """Residuals [B, P] of one image [1, P, D] for each of ``parts``, with one search for neighbours."""
         k = max(neighbors_of(part.config) for part in parts)
         anchors, nearest = layer.index.anchors, find_neighbors(features, layer.index, k)
@@ -238,26 +161,26 @@ class Sweep:
 
     def _gather(self, store: FeatureStore, layer: int, picks: Tensor, config: Config) -> LayerMemory:
         """The banks of ``config`` from the ``picks`` of banks that are at least as large."""
-        gathered = gather_layer(store, layer, picks[:, : self._size(config)])
+        gathered = gather_layer(store, layer, picks[:, : self._plan.size(config)])
         return gathered.compressed(config.compression).to(self._device)
 
-    def _picks(self, store: FeatureStore, layer: int, parts: list[_ResidualPart]) -> Tensor:
+    def _picks(self, store: FeatureStore, layer: int, parts: list[ResidualPart]) -> Tensor:
         """The patches of the largest bank that any of the parts needs, [banks, size]; stored for the next command."""
         config, name = parts[0].config, parts[0].memory + "-picks"
-        size = max(self._size(part.config) for part in parts)
+        size = max(self._plan.size(part.config) for part in parts)
         banks = max(part.banks for part in parts)
         if self._path(name).exists():
             stored = torch.from_numpy(self._load(name))
             if stored.shape[0] >= banks and stored.shape[1] >= size:
                 return stored
-        selection = self._embedding(config).selections[parts[0].index]
+        selection = self._plan.embedding(config).selections[parts[0].index]
         grid = selection_grid(store, layer, selection, self._device)
         picks = select_anchors(grid, size, replace(config, banks=banks).bank_seeds, config.coreset).cpu()
         self._save(name, picks.numpy())
         return picks
 
     def _score_good(
-        self, part: _ResidualPart, layer: LayerMemory, store: FeatureStore, tested: Iterable[Tensor]
+        self, part: ResidualPart, layer: LayerMemory, store: FeatureStore, tested: Iterable[Tensor]
     ) -> None:
         """Score the good images, each without its own anchors, and the test images relative to the levels of these."""
         config, source = part.config, layer.origin // store.patches  # the training image of each anchor
@@ -284,14 +207,14 @@ class Sweep:
 
     def _score_training(self, config: Config, on_progress: Progress) -> Reals:
         """The leave-one-out scores [T, 3] of the training images, as a detector has them; [0, 3] if too few."""
-        embedding, patches, paths = self._embedding(config), config.grid[0] * config.grid[1], self._tokens.images
+        embedding, patches, paths = self._plan.embedding(config), config.grid[0] * config.grid[1], self._tokens.images
         images = tuple(TrainingImage(str(path), config.input_size, "") for path in paths[: self._train])
         with FeatureStore(self._train, patches, embedding.dims) as store, torch.inference_mode():
             for image, tokens in enumerate(self._tokens.load_tokens(embedding.layers, range(self._train))):
                 store.put(image, embedding.embed([layer.to(self._device) for layer in tokens]))
             layers = tuple(
                 self._gather(store, part.index, self._picks(store, part.index, [part])[: part.banks], config)
-                for part in self._parts(config)
+                for part in self._plan.parts(config)
             )
             # The backbone in use returns the blocks of all variants; a single image has to pass that of this one.
             backbone = self._backbone if self._train > 1 else Backbone.load(config, self._device)
@@ -300,7 +223,7 @@ class Sweep:
             calibration = calibrate_memory(reader, memory, good, paths[: self._train], on_progress)[1]
         return np.array([] if calibration is None else calibration.good_scores, np.float64).reshape(-1, 3)
 
-    def _fuse(self, config: Config, parts: list[_ResidualPart]) -> VariantScores:
+    def _fuse(self, config: Config, parts: list[ResidualPart]) -> VariantScores:
         def load_all(extra: str) -> list[Tensor]:
             return [torch.from_numpy(self._load(part.key + extra)) for part in parts]
 
@@ -325,7 +248,7 @@ class Sweep:
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.npy"
 
-    def _is_complete(self, part: _ResidualPart) -> bool:
+    def _is_complete(self, part: ResidualPart) -> bool:
         """Whether the residuals are stored for enough banks, with everything in ``extras``."""
         if not all(self._path(part.key + extra).exists() for extra in ("", *part.extras)):
             return False
@@ -340,12 +263,8 @@ class Sweep:
             np.save(stream, values, allow_pickle=False)
 
 
-def _group_by(parts: list[_ResidualPart], key: Callable[[_ResidualPart], Any]) -> dict[Any, list[_ResidualPart]]:
-    groups: dict[Any, list[_ResidualPart]] = {}
+def _group_by(parts: list[ResidualPart], key: Callable[[ResidualPart], Any]) -> dict[Any, list[ResidualPart]]:
+    groups: dict[Any, list[ResidualPart]] = {}
     for part in parts:
         groups.setdefault(key(part), []).append(part)
     return groups
-
-
-def _digest(about: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:20]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from procon.config import Config
 from procon.errors import ImageError
-from procon.files import atomic_text
+from procon.files import write_text
 from procon.model.reader import Extractor
 from procon.progress import Progress
 from procon.vision.backbone import Backbone
@@ -70,8 +70,7 @@ class TokenCache:
             assert isinstance(values, np.memmap)
             values.flush()
             self._done[block] = max(done, self._done.get(block, 0))
-        with atomic_text(self._state) as stream:
-            json.dump({**self._about, "done": self._done}, stream)
+        write_text(self._state, json.dumps({**self._about, "done": self._done}))
 
     def _path(self, block: int) -> Path:
         return self.folder / f"block{block}.f32"

@@ -16,7 +16,8 @@ from procon.errors import ImageError
 from procon.evaluation.data.datasets import Sample
 from procon.evaluation.metrics import MetricValues
 from procon.evaluation.metrics.pixels import TOUCHING
-from procon.evaluation.runs.raw import Raw, Run
+from procon.evaluation.runs.raw import Raw
+from procon.evaluation.runs.run import Run
 from procon.model.calibration import Calibration
 
 BEST_F1 = "best F1 that labels could choose"
