@@ -79,7 +79,7 @@ def choice(*allowed: object) -> Form:
     """One of these values, of the same type."""
 
     def check(value: Any, place: str) -> None:
-        if not any(type(value) is type(one) and value == one for one in allowed):
+        if not any(type(value) is type(other) and value == other for other in allowed):
             raise _refuse(place, "one of " + ", ".join(map(repr, allowed)), value)
 
     return check
@@ -113,7 +113,7 @@ def list_of(shape: Form, least: int = 0, most: float = math.inf) -> Form:
 
 def fields(required: Mapping[str, Form], optional: Mapping[str, Form] | None = None) -> Form:
     """An object with these entries; others are allowed, as later releases may add some."""
-    known = {**required, **(optional or {})}
+    entries = {**required, **(optional or {})}
 
     def check(value: Any, place: str) -> None:
         if not isinstance(value, dict):
@@ -121,7 +121,7 @@ def fields(required: Mapping[str, Form], optional: Mapping[str, Form] | None = N
         missing = [name for name in required if name not in value]
         if missing:
             raise ValueError(f"{place or 'the document'} has no {', '.join(missing)}")
-        for name, shape in known.items():
+        for name, shape in entries.items():
             if name in value:
                 shape(value[name], f"{place}.{name}" if place else name)
 

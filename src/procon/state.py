@@ -95,8 +95,9 @@ class DetectorState:
     def _repr_html_(self) -> str:
         from procon.showing.cards import detector_html
 
-        lines, known = self.describe() if self._scorer else ["call fit(images) first"], self.calibration
-        return detector_html(repr(self), lines, *((known.scores, known.threshold) if known else ((), None)))
+        lines, calibration = self.describe() if self._scorer else ["call fit(images) first"], self.calibration
+        scores, threshold = (calibration.scores, calibration.threshold) if calibration else ((), None)
+        return detector_html(repr(self), lines, scores, threshold)
 
     def save(self, path: str | Path, *, embed_backbone: bool | None = None) -> Path:
         """Write one ``.procon`` file, atomically; with ``embed_backbone`` (default: as loaded) with the weights."""

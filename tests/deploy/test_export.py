@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from procon import Config, ConfigError, Detector, MissingExtraError, ModelFileError, NotFittedError
 from procon.arrays import Floats
 from procon.cli import app
+from procon.config import RESTRICTIONS
 from procon.deploy import Runtime, graph, interpolation, scoring
 from procon.deploy import export as module
 from procon.deploy.assemble import build_graph
@@ -353,16 +354,19 @@ def test_a_setting_the_graph_does_not_compute_is_refused(
         write(detector, tmp_path / "part")
 
 
-def test_a_setting_nobody_has_thought_of_is_refused(
-    detector: Detector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = set(module._EXPORTED_SETTINGS)
-    assert known < {field.name for field in fields(Config)}
-    monkeypatch.setattr(module, "_EXPORTED_SETTINGS", tuple(known - {"readout"}))
-    write(detector, tmp_path / "usual")
-    monkeypatch.setattr(detector, "config", replace(detector.config, readout="hard"))
-    with pytest.raises(ConfigError, match="a model with readout='hard' cannot be exported"):
-        write(detector, tmp_path / "part")
+# The settings that the graph implements, or that only matter while a memory is made.
+EXPORTED_SETTINGS = {
+    *("backbone", "weights", "image_size", "resize", "layers", "projection_dim", "selection_dim", "seed", "banks"),
+    *("bank_seed", "coreset", "coreset_ratio", "max_anchors", "num_neighbors", "readout", "tau", "tau_patches"),
+    *("layer_fusion", "normalization", "score_relative_to", "map_offset", "top_ratio", "blur_sigma"),
+    *("false_alarm_rate", "threshold_rule", "patch_budget", "max_scale"),
+}
+
+
+def test_every_setting_is_exported_or_refused() -> None:
+    refused = {restriction.setting for restriction in RESTRICTIONS if restriction.context == "export"}
+    assert EXPORTED_SETTINGS | refused == {field.name for field in fields(Config)}
+    assert not EXPORTED_SETTINGS & refused
 
 
 def test_folders_of_others_are_left_alone(detector: Detector, tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from procon.evaluation.paper.tables import BOTTOM_3, POOL, TABLES, Table, TableR
 from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
 from procon.evaluation.report.build import write_report
 from procon.evaluation.runs.raw import Raw
-from procon.evaluation.runs.run import SHARED, Run, variant_name
+from procon.evaluation.runs.run import Run, variant_name
+from procon.evaluation.runs.settings import SHARED
 from procon.evaluation.runs.sweep import VariantScores
 from procon.vision.backbone import Backbone
 from tests.conftest import part_pixels, tiny_config

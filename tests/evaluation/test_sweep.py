@@ -113,7 +113,7 @@ def test_work_that_is_done_is_not_done_again(
     sweep = Sweep(tmp_path / "residuals", cache, GOOD, backbone)
     first: dict[Config, VariantScores] = {}
     sweep.run([base], first.__setitem__, ignore)
-    monkeypatch.setattr(sweep_module, "read_layer", _fail)
+    monkeypatch.setattr(sweep_module, "read_neighbors", _fail)
     monkeypatch.setattr(sweep_module, "select_anchors", _fail)
     again: dict[Config, VariantScores] = {}
     fewer = tiny_config(tiny_backbone, layers=(-2, -3), banks=1, top_ratio=0.1)  # parts of what is there

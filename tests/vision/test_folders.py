@@ -18,7 +18,7 @@ def test_flat(tmp_path: Path) -> None:
     layout = read_layout(tmp_path)
     assert layout.name == "flat"
     assert layout.train == (tmp_path / "9.png", tmp_path / "10.png")
-    assert layout.test == layout.masks == {}
+    assert layout.test == {}
     assert training_images(tmp_path) == layout.train
 
 
@@ -30,14 +30,13 @@ def test_mvtec(tmp_path: Path) -> None:
     assert layout.name == "mvtec"
     assert layout.train == (tmp_path / "train/good/000.png", tmp_path / "train/good/001.png")
     assert layout.test == {kind: (tmp_path / f"test/{kind}/000.png",) for kind in ("good", "hole")}
-    assert layout.masks == {"hole": (tmp_path / "ground_truth/hole/000_mask.png",)}
     assert training_images(tmp_path) == layout.train
 
 
 def test_mvtec_without_a_test_set(tmp_path: Path) -> None:
     layout = read_layout(write(tmp_path, "train/good/000.png"))
     assert layout.name == "mvtec"
-    assert layout.test == layout.masks == {}
+    assert layout.test == {}
 
 
 def test_good_bad(tmp_path: Path) -> None:
@@ -45,14 +44,13 @@ def test_good_bad(tmp_path: Path) -> None:
     assert layout.name == "good-bad"
     assert layout.train == (tmp_path / "good/1.png", tmp_path / "good/2.png")
     assert layout.test == {"bad": (tmp_path / "bad/1.png",)}
-    assert layout.masks == {"bad": (tmp_path / "mask/1.png",)}
     assert training_images(tmp_path) == layout.train
 
 
 def test_good_alone(tmp_path: Path) -> None:
     layout = read_layout(write(tmp_path, "good/1.png"))
     assert layout.name == "good-bad"
-    assert layout.test == layout.masks == {}
+    assert layout.test == {}
 
 
 def test_nested_folders_are_listed_for_the_user(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from procon import __version__
 from procon.cli import data, deploy, evaluation, fit, limits, line, model, predict, server, teach
 from procon.cli.flags import with_settings
 from procon.errors import ProconError
+from procon.evaluation.runs.settings import SHARED
 from procon.files import describe_os_error
 
 _PANELS_NEED = 80  # columns; in fewer, panels would cut words, so help is plain text there
@@ -50,7 +51,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "limits": limits.limits,
         "eval": with_settings()(evaluation.evaluate),
         "bench": with_settings()(evaluation.bench),
-        "reproduce": with_settings(evaluation.RUN_SETTINGS)(evaluation.reproduce),
+        "reproduce": with_settings(SHARED)(evaluation.reproduce),
         "report": evaluation.report,
         "figures": evaluation.figures,
     },

@@ -11,24 +11,13 @@ from procon.cli import ray as cli_ray
 from procon.cli.flags import DeviceOption, RayOption, RunArgument
 from procon.cli.terminal import echo, show_progress
 from procon.config import AUTO, Config
+from procon.evaluation.runs.settings import SHARED
 
 if TYPE_CHECKING:
     from procon.evaluation.paper.reproduce import Compute
     from procon.evaluation.paper.results import Result
     from procon.evaluation.runs.run import Run
     from procon.progress import Progress
-
-RUN_SETTINGS = (
-    "backbone",
-    "weights",
-    "image_size",
-    "patch_budget",
-    "max_scale",
-    "resize",
-    "aspect",
-    "tile",
-    "precision",
-)
 
 _Root = Annotated[Path, Option("--root", help="Folder of the dataset, as its authors publish it.")]
 _RunOutput = Annotated[Path | None, Option("--output", "-o", help="Folder of the run; an existing run is continued.")]
@@ -67,7 +56,7 @@ def bench(
     from procon.evaluation.runs.verdicts import describe_verdicts
 
     config = Config(**settings)
-    shared = {name: value for name, value in settings.items() if name in RUN_SETTINGS}
+    shared = {name: value for name, value in settings.items() if name in SHARED}
     run = _open_run(root, dataset, output, shared, verdicts)
     chosen = tables.choose_categories(root, run.dataset.categories, _split(categories))
     with _workers(ray, device) as (compute, _):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from procon.arrays import Floats
-from procon.config import Config, refuse
+from procon.config import refuse
 from procon.deploy.assemble import build_graph, build_vit, export_scope, graph_shapes
 from procon.deploy.cost import MetricCost, measure_cost
 from procon.deploy.graph import OPSET, save_onnx
@@ -42,15 +42,6 @@ _PACKAGES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 MAX_RANGE_IMAGES = 16  # training images that the ranges of int8 are taken from
 _GRAPH_BYTES = 2**24  # a graph without its constants is smaller as OpenVINO writes it
 
-# The settings that the graph implements, or that only matter while a memory is made. All others must have their
-# default, because the graph would ignore them.
-_EXPORTED_SETTINGS = (
-    *("backbone", "weights", "image_size", "resize", "layers", "projection_dim", "selection_dim", "seed", "banks"),
-    *("bank_seed", "coreset", "coreset_ratio", "max_anchors", "compression", "num_neighbors", "readout", "tau"),
-    *("tau_patches", "layer_fusion", "normalization", "score_relative_to", "map_offset", "top_ratio", "blur_sigma"),
-    *("false_alarm_rate", "threshold_rule", "precision", "patch_budget", "max_scale"),
-)
-
 
 @dataclass(frozen=True)
 class Exported:
@@ -77,15 +68,7 @@ def check_exportable(detector: Detector, runtime: str, precision: str) -> None:
         )
     if detector.memory is None:
         raise NotFittedError("this detector has no memory yet; call fit(images) or Detector.load(path) first")
-    config = detector.config
-    refuse(config, "export")
-    for name in (field.name for field in fields(config) if field.name not in _EXPORTED_SETTINGS):
-        value, default = getattr(config, name), getattr(Config(), name)
-        if value != default:
-            raise ConfigError(
-                f"a model with {name}={value!r} cannot be exported: an exported model does not compute it; fit with "
-                f"{name}={default!r}, or serve the .procon file"
-            )
+    refuse(detector.config, "export")
     if detector.device.type != "cpu":
         raise ConfigError(f"the detector must be on the CPU to be compared with its export, got {detector.device}")
 
@@ -118,8 +101,8 @@ def export(
         raise ConfigError(f"--output must be a folder, got the file {folder}")
     if folder.is_dir() and any(folder.iterdir()) and not is_exported(folder):
         raise ConfigError(f"--output must be a folder that is empty, missing or an earlier export, got {folder}")
-    given = zip((tolerance, map_tolerance), TOLERANCE[precision], strict=True)
-    limits = tuple(default if limit is None else limit for limit, default in given)
+    wanted = zip((tolerance, map_tolerance), TOLERANCE[precision], strict=True)
+    limits = tuple(default if limit is None else limit for limit, default in wanted)
     if not min(limits) > 0:
         raise ConfigError(f"tolerances must be numbers above 0, got {min(limits)!r}")
     chosen = check_images(detector, images)
@@ -215,11 +198,11 @@ def _describe_model(detector: Detector) -> dict[str, Any]:
     """The entries of the manifest that say how to call the model and where it comes from."""
     config, calibration, memory = detector.config, detector.calibration, detector.model.memory
     inputs, outputs = graph_shapes(config)
-    scope, threshold, whole = export_scope(detector), None, None
+    scope, threshold, complete = export_scope(detector), None, None
     if calibration is not None:
         names = [field.name for field in fields(ExportedCalibration) if field.name != "sentences"]
         threshold = {name: getattr(calibration, name) for name in names} | {"sentences": calibration.describe()}
-        whole = {**calibration.to_dict(), "images": []}  # held-out images are files of another machine
+        complete = {**calibration.to_dict(), "images": []}  # held-out images are files of another machine
     return {
         "opset": OPSET,
         "input": {
@@ -237,7 +220,7 @@ def _describe_model(detector: Detector) -> dict[str, Any]:
         "outputs": {name: {"shape": shape, "type": "float32"} for name, shape in outputs.items()},
         "counted": None if scope is None else scope.rows.tolist(),  # the patches inside the region of interest
         "threshold": threshold,
-        "calibration": whole,
+        "calibration": complete,
         "memory": {"images": len(memory.images), "anchors_per_bank": int(memory.layers[0].banks.shape[1])},
         "config": config.to_dict(),
         "backbone": detector.reader.extractor.backbone.identity(),

@@ -60,14 +60,14 @@ class Difference:
         return {**asdict(self), "score_share": self.score_share, "map_share": self.map_share}
 
 
-def check_images(detector: Detector, given: Sequence[ImageLike] | None) -> CheckImages:
-    """The images ``given``; else training images that can still be read; else rendered parts.
+def check_images(detector: Detector, images: Sequence[ImageLike] | None) -> CheckImages:
+    """These ``images``; else training images that can still be read; else rendered parts.
 
     Training images score low, so each is also shown with a square of it turned negative.
     """
-    if given is not None:
+    if images is not None:
         pictures = []
-        for picture in open_each(given):
+        for picture in open_each(images):
             if isinstance(picture, ImageError):
                 raise picture
             pictures.append(picture)
@@ -129,7 +129,7 @@ def compare_models(detector: Detector, exported: ScorePixels, pixels: Floats) ->
     return Difference(
         len(pixels),
         float(score_difference),
-        max(float(np.abs(there - here).max()) for there, here in pairs),
+        max(float(np.abs(changed - original).max()) for changed, original in pairs),
         float((exported_scores - scores).mean()),
         float(np.median(scores)),
         verdicts,

@@ -64,7 +64,7 @@ class Bench:
 
     def described(self) -> tuple[HostImage, ...]:
         """What is stored of the good images."""
-        return tuple(HostImage(one.image.name, one.image.digest, one.image.size, one.score) for one in self.images)
+        return tuple(HostImage(good.image.name, good.image.digest, good.image.size, good.score) for good in self.images)
 
     def score(self, features: Sequence[Tensor], host: int) -> float:
         """The score of an image [1, P, D] per layer that shows the good image ``host`` with a defect."""
@@ -136,8 +136,8 @@ def time_image(model: Model, editor: Editor, item: ImageLike, *, training: bool)
             in_scope(features, reader.scope(picture.size, memory.roi)), memory, model.config, hidden=hidden
         )
         float(layers[0].residuals.flatten()[0])
-        read = time.perf_counter()
-    return read - start, read - start + (0.3 * (read - seen) if training else 0.0)  # stand-ins
+        end = time.perf_counter()
+    return end - start, end - start + (0.3 * (end - seen) if training else 0.0)  # stand-ins
 
 
 def _spread(count: int) -> list[int]:
@@ -163,7 +163,7 @@ def _bench_of_training(
     """Every training image is read; some of them carry defects."""
     reader, memory, config = editor.reader, model.memory, model.config
     chosen, good, features = set(_spread(len(items))), [], []
-    with reader.kept(editor.embedded(items), len(items)) as images:
+    with reader.store_embedded(editor.embed(items), len(items)) as images:
         _, stand_ins, readings = measure_images(reader, memory, images, editor.on_progress)
         for number, image in enumerate(images()):
             if number not in chosen:
@@ -172,8 +172,8 @@ def _bench_of_training(
             counted, _ = reader.counted(image, memory.roi)
             layers, levels = None if readings is None else readings[number], None
             if config.score_relative_to == "anchors":
-                kept = [layer for layer in layers or () if isinstance(layer, LayerReading)]
-                measured = kept or read_layers(counted, memory, config, hidden=memory.own_of_each([number]))
+                stored = [layer for layer in layers or () if isinstance(layer, LayerReading)]
+                measured = stored or read_layers(counted, memory, config, hidden=memory.own_of_each([number]))
                 layers, levels = tuple(measured), levels_without_own(measured, memory)
             reading = read_as_new(memory, config, stand_ins, [number], counted, layers, levels)
             if model.marked is not None:
@@ -211,10 +211,10 @@ def _make_bench(
     stand_ins: Sequence[StandIns] | None,
 ) -> Bench:
     """Where the part is in each good image, and which sizes fit it."""
-    counted = [_counted(model, editor, one.image.size) for one in good]
+    counted = [_counted(model, editor, host.image.size) for host in good]
     parts = find_part(features, model.config.grid, counted) if model.memory.roi is None else None
     config = model.config
-    hosts = [Host.of(config, one.image.size, area) for one, area in zip(good, parts or counted, strict=True)]
+    hosts = [Host.of(config, host.image.size, area) for host, area in zip(good, parts or counted, strict=True)]
     extent = int(np.median([host.extent for host in hosts]))
     chosen = choose_sizes(extent) if sizes is None else check_sizes(sizes, extent)
     whole = parts is None and model.memory.roi is None
@@ -234,11 +234,11 @@ def _counted(model: Model, editor: Editor, size: tuple[int, int]) -> Bools:
 @torch.inference_mode()
 def measure_defects(bench: Bench, count: int, earlier: Renderings | None) -> Iterator[Rendering]:
     """The first ``count`` defects of the plan; those that were measured ``earlier`` are not measured again."""
-    known = earlier.rows[:count] if earlier is not None and is_continued(bench, earlier) else ()
-    yield from known
+    present = earlier.rows[:count] if earlier is not None and is_continued(bench, earlier) else ()
+    yield from present
     extractor = bench.editor.reader.extractor
     ahead = max(AHEAD, extractor.group_size)
-    placed = in_order(partial(_place, bench), range(len(known), count), extractor.workers, ahead)
+    placed = in_order(partial(_place, bench), range(len(present), count), extractor.workers, ahead)
     while group := list(islice(placed, extractor.group_size)):
         inputs = [pixels for _, pixels in group if pixels is not None]
         layers = extractor.features(torch.stack(inputs)) if inputs else []

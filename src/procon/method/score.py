@@ -80,7 +80,7 @@ class Neighbors:
         if len(images) == 1:
             return images[0]
         return type(images[0])(
-            *(torch.cat(parts) for parts in zip(*(vars(one).values() for one in images), strict=True))
+            *(torch.cat(parts) for parts in zip(*(vars(image).values() for image in images), strict=True))
         )
 
 

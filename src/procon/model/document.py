@@ -49,8 +49,8 @@ def describe_file(path: Path) -> list[tuple[str, str]]:
         lessons = [describe_lesson(lesson) for lesson in metadata.get("lessons", [])]
         lines += zip(["lessons", *[""] * len(lessons)], lessons, strict=False)
         if (renderings := renderings_of(metadata)) is not None and calibration is not None:
-            judged = [found for _, found in renderings.judged(calibration.threshold)]
-            lines.append(("limits", f"{sum(judged)} of {len(judged)} rendered defects found; see procon threshold"))
+            flags = [is_found for _, is_found in renderings.judged(calibration.threshold)]
+            lines.append(("limits", f"{sum(flags)} of {len(flags)} rendered defects found; see procon threshold"))
         changes = [str(Change.from_dict(change)) for change in metadata["history"]] or ["none since the fit"]
         lines += zip(["changes", *[""] * len(changes)], changes, strict=False)
     side = config["image_size"]

@@ -220,8 +220,8 @@ def _find_numbers(images: str | Path | Iterable[str | Path], memory: Memory) -> 
     Copies of the same content under other names are included.
     """
     numbers: set[int] = set()
-    for given in [images] if isinstance(images, str | Path) else images:
-        name, end = str(given), Path(given).parts
+    for wanted in [images] if isinstance(images, str | Path) else images:
+        name, end = str(wanted), Path(wanted).parts
         matches = [image for image in memory.images if name in (image.name, show_name(image.name))]
         if not matches:
             ends = {number: Path(image.name).parts[-len(end) :] for number, image in enumerate(memory.images)}

@@ -26,7 +26,7 @@ class Editor:
     on_progress: Progress
     keep_scores: bool = False  # whether a missing training image keeps its earlier score, which is approximate
 
-    def embedded(self, sources: Sequence[ImageLike]) -> Iterator[EmbeddedImage | None]:
+    def embed(self, sources: Sequence[ImageLike]) -> Iterator[EmbeddedImage | None]:
         """The embedded images behind ``sources``; None where a source is an error."""
         embedded = self.reader.embed_each([source for source in sources if not isinstance(source, ImageError)])
         for source in sources:
@@ -36,7 +36,7 @@ class Editor:
         self, memory: Memory, sources: Sequence[ImageLike], previous: Sequence[GoodScore | None] = ()
     ) -> tuple[Memory, list[GoodScore] | None]:
         """:func:`procon.model.fitting.leave_one_out` on training images that are read again from ``sources``."""
-        with self.reader.kept(self.embedded(sources), len(sources)) as images:
+        with self.reader.store_embedded(self.embed(sources), len(sources)) as images:
             return leave_one_out(self.reader, memory, images, self.on_progress, previous=previous)
 
     def score_new(
@@ -51,7 +51,7 @@ class Editor:
         A threshold rests on scores without ``marked`` defects: lessons only ever raise scores above it.
         """
         reader = self.reader
-        for number, image in enumerate(self.embedded(sources)):
+        for number, image in enumerate(self.embed(sources)):
             if image is None:
                 score = previous[number]
                 assert score is not None

@@ -69,7 +69,8 @@ def fit_model(
                 f"got {config.num_neighbors}"
             )
         memory = Memory(tuple(_select_layers(reader, store, on_progress)), images, store.patches, mask)
-        memory, calibration = calibrate_memory(reader, memory, reader.stream(store, images), good, on_progress)
+        embedded = reader.stream(store, [image.size for image in images])
+        memory, calibration = calibrate_memory(reader, memory, embedded, good, on_progress)
     return Model(config, memory, None, (), reader.extractor.backbone.identity()).calibrated(calibration), good
 
 
@@ -127,16 +128,23 @@ def leave_one_out(
     Returns the memory with what scoring needs to know about good images, and the scores; None where a bank without the
     anchors of one image has too few. ``previous`` holds the scores of images that are not available.
     """
-    config, measured = reader.config, needs_measuring(reader.config)
-    if any(memory.fewest_without(number) < config.num_neighbors for number in range(len(memory.images))):
-        if measured:
-            raise ConfigError(
-                f"{' and '.join(measured)} needs more training images, got {len(memory.images)}: each is scored "
-                "without its own anchors. Add good images, raise coreset_ratio, or use the settings of Config()"
-            )
+    if not check_measurable(reader.config, memory):
         return memory, None
     memory, stand_ins, readings = measure_images(reader, memory, images, on_progress)
     return memory, score_images(reader, memory, images, on_progress, stand_ins, readings=readings, previous=previous)
+
+
+def check_measurable(config: Config, memory: Memory) -> bool:
+    """Whether every bank has enough anchors without those of one image; refused where the settings need that."""
+    if all(memory.fewest_without(number) >= config.num_neighbors for number in range(len(memory.images))):
+        return True
+    measured = needs_measuring(config)
+    if measured:
+        raise ConfigError(
+            f"{' and '.join(measured)} needs more training images, got {len(memory.images)}: each is scored "
+            "without its own anchors. Add good images, raise coreset_ratio, or use the settings of Config()"
+        )
+    return False
 
 
 @torch.inference_mode()
@@ -226,7 +234,8 @@ def _groups(reader: Reader, memory: Memory, images: Iterable[EmbeddedImage | Non
 
 
 def _joined(readings: Sequence[tuple[Neighbors, ...] | None]) -> list[Neighbors]:
-    return [Neighbors.join(layer) for layer in zip(*(one for one in readings if one is not None), strict=True)]
+    present = [reading for reading in readings if reading is not None]
+    return [Neighbors.join(layer) for layer in zip(*present, strict=True)]
 
 
 @torch.inference_mode()
@@ -249,7 +258,7 @@ def measure_images(
             if measured is None:
                 layers = search_layers(group.features, memory, config, hidden=hidden)
             else:
-                layers = measured.read(group.features, memory, hidden)
+                layers = measured.note(group.features, memory, hidden)
             for spare, patches, layer in zip(stand_ins, group.features, layers, strict=True):
                 spare.update(patches, layer)
             if readings is not None and sum(layer.bytes for layer in layers) / len(group.numbers) * count > KEPT_BYTES:
@@ -271,7 +280,7 @@ class _Measured:
         self._quartiles: list[Tensor] = []
         self._sums: list[Tensor] = []
 
-    def read(self, features: Sequence[Tensor], memory: Memory, hidden: Sequence[Tensor]) -> tuple[LayerReading, ...]:
+    def note(self, features: Sequence[Tensor], memory: Memory, hidden: Sequence[Tensor]) -> tuple[LayerReading, ...]:
         """Read images [N, P, D] per layer without their ``hidden`` anchors, and take note of the readings."""
         layers = read_layers(features, memory, self._config, hidden=hidden)
         plain = replace(self._config, score_relative_to="nothing", map_offset="none", normalization="none")

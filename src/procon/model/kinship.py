@@ -27,10 +27,10 @@ def describe_difference(
 
 def _typical_score(scorer: ModelScorer, other: ModelScorer, sources: TrainingSources) -> float | None:
     """The median score of training images of ``other``, in units of the threshold of ``scorer``."""
-    images, known = other.model.memory.images, scorer.calibration
-    if known is None or not known.threshold > 0:
+    images, calibration = other.model.memory.images, scorer.calibration
+    if calibration is None or not calibration.threshold > 0:
         return None
     chosen = images[:: max(1, len(images) // _SAMPLE)][:_SAMPLE]
     pictures = [picture for image in chosen if isinstance(picture := sources.picture(image), Picture)]
     scores = [scorer.measure([scorer.prepare(picture)], picture.size)[0].score for picture in pictures]
-    return median(scores) / known.threshold if scores else None
+    return median(scores) / calibration.threshold if scores else None

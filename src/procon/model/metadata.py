@@ -93,9 +93,9 @@ def _read_header(path: Path) -> dict[str, Any]:
     try:
         header: dict[str, Any] = parse_json(text)
         end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
-        whole = 8 + length + int(end)
+        expected = 8 + length + int(end)
     except (ValueError, TypeError, LookupError, AttributeError):
         raise ModelFileError(f"{path}: is not a ProCon model, or its header is corrupted") from None
-    if size < whole:
-        raise ModelFileError(f"{path}: is truncated: {size:,} of {whole:,} bytes; copy it again or fit again")
+    if size < expected:
+        raise ModelFileError(f"{path}: is truncated: {size:,} of {expected:,} bytes; copy it again or fit again")
     return header

@@ -196,7 +196,7 @@ class Reader:
                 yield [layer.unsqueeze(0) for layer in image], size
 
     @contextmanager
-    def embedded(
+    def store_items(
         self, items: Sequence[ImageLike], images: Sequence[TrainingImage], roi: Bools | None, on_progress: Progress
     ) -> Iterator[FeatureStore]:
         """The embedded patches of ``items``, which ``images`` describe, while the block runs."""
@@ -251,33 +251,29 @@ class Reader:
             store.keep(len(good))
             yield store, [item for item, _ in good], tuple(image for _, image in good)
 
-    def stream(self, store: FeatureStore, images: Sequence[TrainingImage]) -> Callable[[], Iterator[EmbeddedImage]]:
-        """A way to go through the embedded images of a ``store`` again and again, on the device."""
+    def stream(
+        self, store: FeatureStore, sizes: Sequence[tuple[int, int] | None]
+    ) -> Callable[[], Iterator[EmbeddedImage | None]]:
+        """A way to go through the embedded images of a ``store`` again and again; None where there is no size."""
 
-        def embedded_images() -> Iterator[EmbeddedImage]:
-            for number, image in enumerate(images):
-                yield [layer.to(self.device) for layer in store.image(number)], image.size
+        def embedded_images() -> Iterator[EmbeddedImage | None]:
+            for number, size in enumerate(sizes):
+                yield None if size is None else ([layer.to(self.device) for layer in store.image(number)], size)
 
         return embedded_images
 
     @contextmanager
-    def kept(
+    def store_embedded(
         self, images: Iterable[EmbeddedImage | None], count: int
     ) -> Iterator[Callable[[], Iterator[EmbeddedImage | None]]]:
-        """A way to go through ``count`` embedded images again and again, each embedded once; None stays None."""
+        """:meth:`stream` of ``count`` embedded images, each embedded once."""
         with self._store(count) as store:
             sizes: list[tuple[int, int] | None] = []
             for number, image in enumerate(images):
                 if image is not None:
                     store.put(number, image[0])
                 sizes.append(None if image is None else image[1])
-
-            def embedded_images() -> Iterator[EmbeddedImage | None]:
-                for number, size in enumerate(sizes):
-                    features = None if size is None else [layer.to(self.device) for layer in store.image(number)]
-                    yield None if features is None or size is None else (features, size)
-
-            yield embedded_images
+            yield self.stream(store, sizes)
 
     def _store(self, images: int) -> FeatureStore:
         """Where the embedded patches of so many images go: the GPU if they leave it most of its memory."""

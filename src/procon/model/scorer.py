@@ -69,10 +69,10 @@ class ModelScorer:
     def record(self, count: int) -> None:
         """Record the work for groups of up to ``count`` images, where the device and the settings allow it."""
         config = self.config
-        whole = self.model.memory.roi is None and config.aspect == "stretch" and config.tile is None
+        complete = self.model.memory.roi is None and config.aspect == "stretch" and config.tile is None
         fused = is_fused(self.reader.extractor.dims[0], neighbors_of(config)) and config.compression != "approximate"
         fused = fused and config.normalization == "none" and not self.model.lessons
-        if self.reader.device.type == "cuda" and whole and fused:  # everything else waits for the device
+        if self.reader.device.type == "cuda" and complete and fused:  # everything else waits for the device
             self._recorded.record(torch.zeros(count, 3, *config.input_size, device=self.reader.device))
 
     @torch.inference_mode()

@@ -62,7 +62,7 @@ def find_suspects(
     if len(images) < 4:
         raise ConfigError(f"suspects can be told from at least 4 training images, got {len(images)}")
     items = sources.find_all(images, "training images cannot be read again")
-    with reader.embedded(items, images, roi, on_progress) as store:
+    with reader.store_items(items, images, roi, on_progress) as store:
         return rank_suspects(model, reader, store, limit, on_progress)
 
 
@@ -75,7 +75,7 @@ def find_odd_images(model: Model, reader: Reader, sources: TrainingSources, on_p
     odd = sorted(calibration.spread.aside, key=lambda place: -scores[place])
     images = [model.memory.images[number] for number in odd]
     items = sources.find_all(images, "training images cannot be read again")
-    with reader.embedded(items, images, model.memory.roi, on_progress) as store:
+    with reader.store_items(items, images, model.memory.roi, on_progress) as store:
         return describe_odd(model, reader, store, odd)
 
 

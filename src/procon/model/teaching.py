@@ -149,16 +149,16 @@ def propose(
     thumbnail = jpeg(shrink(picture.rgb8(), THUMBNAIL_SIDE), quality=85)
     source = TrainingImage(name_image(image, 0, model.names_in_use), picture.size, digest, thumbnail)
     lesson = Lesson(name or free_name(taken), source, box, tuple(numbers), anchors)
-    kept, price, reason = _price(model, editor, lesson, force)
-    change = Change(utc(), "taught", (source.name,), kept.name)
+    reduced, price, reason = _price(model, editor, lesson, force)
+    change = Change(utc(), "taught", (source.name,), reduced.name)
     history = (*model.history, change)
-    taught = replace(model, lessons=(*model.lessons, kept), history=history, renderings=None)
+    taught = replace(model, lessons=(*model.lessons, reduced), history=history, renderings=None)
     scores = [
         reader.good_scores(reader.score_features(every, picture.size, memory, marked), scope)[0].score
         for marked in (model.marked, taught.marked)
     ]
-    left_out = len(lesson.patches) - len(kept.patches)
-    return Proposal(model, taught, kept, left_out, (scores[0], scores[1]), price, reason)
+    left_out = len(lesson.patches) - len(reduced.patches)
+    return Proposal(model, taught, reduced, left_out, (scores[0], scores[1]), price, reason)
 
 
 def accept(proposal: Proposal, force: bool = False) -> Model:
@@ -271,10 +271,10 @@ def _price(model: Model, editor: Editor, lesson: Lesson, force: bool) -> tuple[L
             f"the marked region must look different from good parts, got {len(lesson.patches)} patches that all look "
             "as on training images; mark the defect more closely, or fit with a higher image_size"
         )
-    numbers = tuple(number for number, kept in zip(lesson.patches, keep.tolist(), strict=True) if kept)
-    kept = replace(lesson, patches=numbers, anchors=tuple(layer[keep.cpu()] for layer in lesson.anchors))
+    numbers = tuple(number for number, stays in zip(lesson.patches, keep.tolist(), strict=True) if stays)
+    reduced = replace(lesson, patches=numbers, anchors=tuple(layer[keep.cpu()] for layer in lesson.anchors))
     if calibration is None:
-        return kept, None, f"{unknown}the model has no threshold"
+        return reduced, None, f"{unknown}the model has no threshold"
     count, nobody, parts = hits.sum(dim=0), torch.zeros_like(keep), []
     for number, (image, own) in enumerate(zip(seen, hits, strict=True)):
         gains = [image.gain(active) for active in (nobody, count - own.long() == 0)]
@@ -282,7 +282,7 @@ def _price(model: Model, editor: Editor, lesson: Lesson, force: bool) -> tuple[L
         raised = int((gains[1] - gains[0]).argmax()) if bool((gains[1] > gains[0]).any()) else None
         parts.append((scores[0], scores[1], _box_of(model, editor, number, raised)))
     before, after, boxes = zip(*parts, strict=True)
-    return kept, Price(memory.names, before, after, boxes, calibration.threshold, calibration.false_alarm_rate), ""
+    return reduced, Price(memory.names, before, after, boxes, calibration.threshold, calibration.false_alarm_rate), ""
 
 
 def _box_of(model: Model, editor: Editor, number: int, place: int | None) -> Box | None:
@@ -298,7 +298,7 @@ def _read_training(model: Model, editor: Editor, sources: Sequence[ImageLike], l
     """Every training image, read once by the backbone."""
     reader, memory, config = editor.reader, model.memory, model.config
     new = tuple(layer.to(reader.device) for layer in lesson.anchors)
-    with reader.kept(editor.embedded(sources), len(sources)) as images:
+    with reader.store_embedded(editor.embed(sources), len(sources)) as images:
         _, stand_ins, readings = measure_images(reader, memory, images, editor.on_progress)
         for number, image in enumerate(images()):
             assert image is not None

@@ -236,7 +236,7 @@ def _map(limits: LimitsReport, pictures: _Pictures) -> str:
         "With few defects around it a place may be red by chance; the sentences above name only what is beyond "
         "chance.</p>"
     )
-    picture = next((one for n in range(len(limits.renderings.hosts)) if (one := pictures.host(n)) is not None), None)
+    picture = next((host for n in range(len(limits.renderings.hosts)) if (host := pictures.host(n)) is not None), None)
     if picture is None:
         return f"{legend}<p>The good images can no longer be read.</p>"
     image = jpeg(paint_blind_map(picture.rgb8(), np.array(limits.map, np.float64)))
@@ -250,10 +250,10 @@ def paint_blind_map(pixels: Bytes, ratio: Reals) -> Bytes:
     rows = np.minimum(np.arange(height) * ratio.shape[0] // height, ratio.shape[0] - 1)
     columns = np.minimum(np.arange(width) * ratio.shape[1] // width, ratio.shape[1] - 1)
     values = ratio[rows][:, columns]
-    known = np.isfinite(values)
-    red = np.where(known, np.clip(1 - np.nan_to_num(values), 0, 1) * 0.75, 0)[:, :, None]
+    measured = np.isfinite(values)
+    red = np.where(measured, np.clip(1 - np.nan_to_num(values), 0, 1) * 0.75, 0)[:, :, None]
     painted = small * (1 - red) + _RED * red
-    return np.where(known[:, :, None], painted, 0.35 * small).round().astype(np.uint8)
+    return np.where(measured[:, :, None], painted, 0.35 * small).round().astype(np.uint8)
 
 
 def _figure(pair: _Pair, threshold: float) -> str:

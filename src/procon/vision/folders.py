@@ -82,7 +82,6 @@ class Layout:
     name: str  # flat, mvtec (train/good, test/*, ground_truth/*), good-bad (good, bad, mask) or nested
     train: tuple[Path, ...]  # images to fit on
     test: dict[str, tuple[Path, ...]] = field(default_factory=dict)  # by kind; "good" is the kind without defects
-    masks: dict[str, tuple[Path, ...]] = field(default_factory=dict)  # by kind
 
 
 def read_layout(folder: Path) -> Layout:
@@ -92,16 +91,10 @@ def read_layout(folder: Path) -> Layout:
         problem = "is a file where a folder of images was expected" if is_there else "no such folder; check the path"
         raise ImageError(f"{show_name(folder)}: {problem}")
     if (folder / "train" / "good").is_dir():
-        masks = {kind: files for kind, files in _kinds(folder / "ground_truth").items() if files}
-        return Layout("mvtec", _files(folder / "train" / "good"), _kinds(folder / "test"), masks)
+        return Layout("mvtec", _files(folder / "train" / "good"), _kinds(folder / "test"))
     if (folder / "good").is_dir():
-        bad, masks_of_bad = _files(folder / "bad"), _files(folder / "mask")
-        return Layout(
-            "good-bad",
-            _files(folder / "good"),
-            {"bad": bad} if bad else {},
-            {"bad": masks_of_bad} if masks_of_bad else {},
-        )
+        bad = _files(folder / "bad")
+        return Layout("good-bad", _files(folder / "good"), {"bad": bad} if bad else {})
     files = _files(folder)
     return Layout("flat" if files else "nested", files)
 

@@ -16,6 +16,7 @@ from procon.evaluation.report.cards import view_section
 from procon.evaluation.report.lineup import choose_variants, load_metrics, name_other_systems, title_of
 from procon.evaluation.report.views import View, open_view
 from procon.evaluation.runs.run import Run, variant_name
+from procon.evaluation.runs.settings import SHARED, THRESHOLD_SETTINGS
 from procon.evaluation.runs.verdicts import BEST_F1
 from procon.files import write_text
 from procon.progress import Progress
@@ -23,17 +24,7 @@ from procon.showing.markup import safe_text
 
 PAGE_BYTES = 6_500_000  # of cards on a page, so that it can be mailed
 _MAIN_SHARE = 0.6  # of these bytes, for the variant that is shown first
-_HIDDEN_SETTINGS = (
-    "weights",
-    "backbone",
-    "image_size",
-    "patch_budget",
-    "max_scale",
-    "resize",
-    "precision",
-    "false_alarm_rate",
-    "threshold_rule",
-)
+_HIDDEN_SETTINGS = {*SHARED, *THRESHOLD_SETTINGS} - {"aspect", "tile"}  # the list says them in words
 
 
 def write_report(run: Run, path: Path, on_progress: Progress, *, variant: str | None = None) -> None:

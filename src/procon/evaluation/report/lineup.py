@@ -13,7 +13,8 @@ from procon.errors import ConfigError, ImageError
 from procon.evaluation.data.datasets import BENCHMARKS, Category, Dataset
 from procon.evaluation.metrics import PIXEL_KEYS, MetricValues, evaluate
 from procon.evaluation.paper.tables import HARD_RECIPE, SPM_RECIPE, final_point
-from procon.evaluation.runs.run import SHARED, Run, base_config, variant_name
+from procon.evaluation.runs.run import Run, base_config, variant_name
+from procon.evaluation.runs.settings import SHARED
 
 DRAWN_VARIANTS = 4  # of ours, with pictures and curves, at most; all are in the tables
 

@@ -21,17 +21,6 @@ class ResidualPart:
     memory: str  # key of the coreset
     key: str  # key of the residuals
 
-    @property
-    def extras(self) -> list[str]:
-        """What is stored in addition to the residuals, as endings of file names."""
-        relative = self.config.score_relative_to == "anchors"
-        needed = {
-            "-scale": self.config.normalization == "train",
-            "-good": relative or self.config.map_offset == "quartile",
-            "-relative": relative,
-        }
-        return [extra for extra, is_needed in needed.items() if is_needed]
-
 
 class ResidualPlan:
     """What the variants of a category with ``train`` good images need."""
@@ -51,8 +40,6 @@ class ResidualPlan:
         for index in range(len(self.embedding(config).dims)):
             part = ResidualPart(config, index, config.banks, self._memory_key(config, index), "")
             about = {"memory": part.memory, "size": self.size(config), **readout}
-            if part.extras:  # these depend on the consensus of all banks
-                about |= {"banks": config.banks, "extras": part.extras}
             parts.append(replace(part, key=_digest(about)))
         return parts
 

@@ -28,17 +28,13 @@ from procon.errors import ConfigError
 from procon.evaluation.data.datasets import Dataset, Sample, open_dataset
 from procon.evaluation.metrics import MetricValues
 from procon.evaluation.runs.raw import Raw, measure_raw
+from procon.evaluation.runs.settings import SHARED, THRESHOLD_SETTINGS
 from procon.evaluation.runs.sweep import Sweep, VariantScores
 from procon.evaluation.runs.tokens import TokenCache
 from procon.files import atomic_path, write_text
 from procon.progress import Progress
 from procon.vision.backbone import Backbone
 from procon.vision.shape import resolve_shape
-
-SHARED = ("backbone", "weights", "image_size", "patch_budget", "max_scale", "resize", "aspect", "tile", "precision")
-"""Settings that all variants of a run share; the others tell its variants apart."""
-THRESHOLD_SETTINGS = ("false_alarm_rate", "threshold_rule")
-"""Settings that no raw result depends on: thresholds are computed from stored scores, at any rate and by any rule."""
 
 
 def variant_name(config: Config) -> str:

@@ -6,7 +6,8 @@ few operations on small arrays, is computed for each variant. The scores are tho
 ``Detector(config).fit(...).predict(...)``, bit for bit on a CPU, and so are the scores of its training images.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,21 +19,13 @@ from torch import Tensor
 
 from procon.arrays import Floats, Reals
 from procon.config import Config
-from procon.errors import ConfigError
 from procon.evaluation.runs.plan import ResidualPart, ResidualPlan
 from procon.evaluation.runs.tokens import TokenCache
 from procon.files import atomic_path
-from procon.method.consensus import bank_consensus, lower_quartile, median, top_mean
-from procon.method.score import (
-    find_neighbors,
-    fuse_layers,
-    layer_scales,
-    neighbors_of,
-    read_layer,
-    read_neighbors,
-    shift_maps,
-)
-from procon.model.fitting import calibrate_memory, needs_measuring
+from procon.method.consensus import bank_consensus, top_mean
+from procon.method.score import find_neighbors, fuse_layers, neighbors_of, read_neighbors, score_patches
+from procon.model.calibration import Calibration
+from procon.model.fitting import EmbeddedImages, calibrate_memory, check_measurable, measure_images, needs_measuring
 from procon.model.memory import LayerMemory, Memory
 from procon.model.reader import Embedding, Extractor, Reader
 from procon.model.selection import FeatureStore, gather_layer, select_anchors, selection_grid
@@ -57,6 +50,7 @@ class Sweep:
         self._folder, self._tokens, self._train = folder, tokens, train
         self._backbone, self._device = backbone, backbone.device
         self._plan = ResidualPlan(train, backbone)
+        self._tests = range(train, len(tokens.images))
 
     def run(
         self,
@@ -70,16 +64,17 @@ class Sweep:
 
         With ``verdicts`` the training images are scored too, for the threshold: about one more search for each.
         """
-        waiting = {config: self._plan.parts(config) for config in variants}
+        waiting = {config: self._shared(config) for config in variants}
         missing = self._missing(waiting)
         tick = self._ticks(missing.values(), on_progress)
 
         def finish_variants() -> None:
             for config in [config for config, parts in waiting.items() if all(map(self._is_complete, parts))]:
-                scored = self._fuse(config, waiting.pop(config))
-                on_variant(
-                    config, replace(scored, good=self._score_training(config, on_progress)) if verdicts else scored
-                )
+                parts = waiting.pop(config)
+                scored = self._fuse(config, parts) if parts else self._score_whole(config, verdicts, on_progress)
+                if parts and verdicts:
+                    scored = replace(scored, good=self._score_training(config, on_progress))
+                on_variant(config, scored)
 
         finish_variants()
         for parts in missing.values():
@@ -96,18 +91,21 @@ class Sweep:
         if parts:
             self._score_memory(parts, self._ticks([parts], on_progress))
 
+    def _shared(self, config: Config) -> list[ResidualPart]:
+        """The residuals that a variant is fused from; none where it depends on how good images are read."""
+        return [] if needs_measuring(config) else self._plan.parts(config)
+
     def _missing(self, variants: Iterable[Config]) -> dict[str, list[ResidualPart]]:
         """The residuals that ``variants`` need and that are not complete on disk, by memory."""
         merged: dict[str, ResidualPart] = {}
-        for part in (part for config in variants for part in self._plan.parts(config)):
+        for part in (part for config in variants for part in self._shared(config)):
             if part.key not in merged or part.banks > merged[part.key].banks:
                 merged[part.key] = part
         return _group_by([part for part in merged.values() if not self._is_complete(part)], lambda part: part.memory)
 
     def _ticks(self, groups: Iterable[list[ResidualPart]], on_progress: Progress) -> Callable[[], None]:
         """A function to call after each image that is embedded for a memory or scored by it."""
-        test = len(self._tokens.images) - self._train
-        total = sum(self._train + test * len(group) for group in groups)
+        total = sum(self._train + len(self._tests) * len(group) for group in groups)
         ticks = 0
 
         def tick() -> None:
@@ -123,7 +121,6 @@ class Sweep:
         """All residuals of one memory: its training patches are embedded once."""
         config, index = parts[0].config, parts[0].index
         embedding, patches = self._plan.embedding(config), config.grid[0] * config.grid[1]
-        test = range(self._train, len(self._tokens.images))
         with (
             FeatureStore(self._train, patches, [embedding.dims[index]], self._plan.ram_limit(config)) as store,
             torch.inference_mode(),
@@ -132,22 +129,15 @@ class Sweep:
                 store.put(image, [features])
                 tick()
             picks = self._picks(store, 0, parts)
-
-            def make_layer(banks: int, part: ResidualPart) -> LayerMemory:
-                return self._gather(store, 0, picks[:banks], part.config)
-
             for alike in _group_by(parts, self._plan.search_key).values():
-                layer = make_layer(max(part.banks for part in alike), alike[0])
+                layer = self._gather(store, 0, picks[: max(part.banks for part in alike)], alike[0].config)
                 residuals: dict[str, list[NDArray[Any]]] = {part.key: [] for part in alike}
-                for features in self._embed(embedding, index, test):
+                for features in self._embed(embedding, index, self._tests):
                     for part, values in zip(alike, self._score_image(features, layer, alike), strict=True):
                         residuals[part.key].append(values[: part.banks].cpu().numpy())
                         tick()
                 for part in alike:
                     self._save(part.key, np.stack(residuals[part.key]))
-                    if part.extras:
-                        tested = self._embed(embedding, index, test)
-                        self._score_good(part, make_layer(part.banks, part), store, tested)
 
     def _score_image(self, features: Tensor, layer: LayerMemory, parts: list[ResidualPart]) -> list[Tensor]:
         """Residuals [B, P] of one image [1, P, D] for each of ``parts``, with one search for neighbours."""
@@ -179,34 +169,30 @@ class Sweep:
         self._save(name, picks.numpy())
         return picks
 
-    def _score_good(
-        self, part: ResidualPart, layer: LayerMemory, store: FeatureStore, tested: Iterable[Tensor]
-    ) -> None:
-        """Score the good images, each without its own anchors, and the test images relative to the levels of these."""
-        config, source = part.config, layer.origin // store.patches  # the training image of each anchor
-        maps: list[Tensor] = []
-        sums: list[Tensor] = []
-        for image in range(self._train):
-            if int((source[layer.banks] != image).sum(dim=1).min()) < config.num_neighbors:
-                settings = " and ".join(needs_measuring(config))
-                raise ConfigError(f"{settings} needs more training images: each is scored without its own anchors")
-            features = store.image(image)[0].to(self._device)
-            reading = read_layer(features, layer, config, source == image)
-            maps.append(bank_consensus(reading.residuals))
-            if "-relative" in part.extras:
-                sums.append(reading.sums(len(layer.anchors))[0])
-        if "-scale" in part.extras:
-            self._save(part.key + "-scale", np.array(layer_scales(values.unsqueeze(1) for values in maps)))
-        if "-good" in part.extras:
-            self._save(part.key + "-good", torch.cat(maps).cpu().numpy())
-        if sums:
-            levels = replace(layer, sums=sum(sums[1:], sums[0])).levels
-            readings = (read_layer(features, layer, config) for features in tested)
-            relative = [reading.relative_to(levels)[0].cpu().numpy() for reading in readings]
-            self._save(part.key + "-relative", np.stack(relative))
+    def _score_whole(self, config: Config, verdicts: bool, on_progress: Progress) -> VariantScores:
+        """The scores of a variant whose maps depend on how its whole memory reads good images."""
+        with self._fitted(config) as (reader, selected, good, paths), torch.inference_mode():
+            if verdicts:
+                memory, calibration = calibrate_memory(reader, selected, good, paths, on_progress)
+            else:
+                check_measurable(config, selected)
+                memory, calibration = measure_images(reader, selected, good, on_progress)[0], None
+            readings = []
+            for tokens in self._tokens.load_tokens(reader.extractor.layers, self._tests):
+                features = reader.extractor.embed([layer.to(self._device) for layer in tokens])
+                reading = score_patches(features, memory, config)
+                readings.append((top_mean(reading.ranked, config.top_ratio), reading.heat.view(-1, *config.grid)))
+        scores, maps = (torch.cat(parts).cpu().numpy() for parts in zip(*readings, strict=True))
+        return VariantScores(scores, maps, _good_rows(calibration) if verdicts else None)
 
     def _score_training(self, config: Config, on_progress: Progress) -> Reals:
         """The leave-one-out scores [T, 3] of the training images, as a detector has them; [0, 3] if too few."""
+        with self._fitted(config) as (reader, memory, good, paths), torch.inference_mode():
+            return _good_rows(calibrate_memory(reader, memory, good, paths, on_progress)[1])
+
+    @contextmanager
+    def _fitted(self, config: Config) -> Iterator[tuple[Reader, Memory, EmbeddedImages, Sequence[Path]]]:
+        """A reader, the memory of a variant, its embedded training images and their paths."""
         embedding, patches, paths = self._plan.embedding(config), config.grid[0] * config.grid[1], self._tokens.images
         images = tuple(TrainingImage(str(path), config.input_size, "") for path in paths[: self._train])
         with FeatureStore(self._train, patches, embedding.dims) as store, torch.inference_mode():
@@ -218,30 +204,15 @@ class Sweep:
             )
             # The backbone in use returns the blocks of all variants; a single image has to pass that of this one.
             backbone = self._backbone if self._train > 1 else Backbone.load(config, self._device)
-            reader, memory = Reader(Extractor(backbone, config), config), Memory(layers, images, patches)
-            good = reader.stream(store, images)
-            calibration = calibrate_memory(reader, memory, good, paths[: self._train], on_progress)[1]
-        return np.array([] if calibration is None else calibration.good_scores, np.float64).reshape(-1, 3)
+            reader = Reader(Extractor(backbone, config), config)
+            embedded = reader.stream(store, [image.size for image in images])
+            yield reader, Memory(layers, images, patches), embedded, paths[: self._train]
 
     def _fuse(self, config: Config, parts: list[ResidualPart]) -> VariantScores:
-        def load_all(extra: str) -> list[Tensor]:
-            return [torch.from_numpy(self._load(part.key + extra)) for part in parts]
-
-        def consensus(residuals: list[Tensor]) -> Tensor:
-            return torch.stack([bank_consensus(values[:, : config.banks]) for values in residuals], dim=1)
-
-        scales = [(0.0, 1.0)] * len(parts)
-        if config.normalization == "train":
-            scales = [(float(center), float(spread)) for scale in load_all("-scale") for center, spread in scale]
-        fused = fuse_layers(consensus(load_all("")), scales, config)
-        quartile, ranked = None, fused
-        if config.map_offset == "quartile":
-            good = fuse_layers(torch.stack(load_all("-good"), dim=1), scales, config)
-            quartile = float(median(lower_quartile(good), dim=0))
-        if config.score_relative_to == "anchors":
-            ranked = fuse_layers(consensus(load_all("-relative")), scales, config)
-        scores = top_mean(ranked, config.top_ratio)
-        return VariantScores(scores.numpy(), shift_maps(fused, quartile, config).view(-1, *config.grid).numpy())
+        residuals = [torch.from_numpy(self._load(part.key))[:, : config.banks] for part in parts]
+        maps = torch.stack([bank_consensus(values) for values in residuals], dim=1)
+        fused = fuse_layers(maps, [(0.0, 1.0)] * len(parts), config)
+        return VariantScores(top_mean(fused, config.top_ratio).numpy(), fused.view(-1, *config.grid).numpy())
 
     # ------------------------------------------------------------------------------------------------ files
 
@@ -249,10 +220,9 @@ class Sweep:
         return self._folder / f"{name}.npy"
 
     def _is_complete(self, part: ResidualPart) -> bool:
-        """Whether the residuals are stored for enough banks, with everything in ``extras``."""
-        if not all(self._path(part.key + extra).exists() for extra in ("", *part.extras)):
-            return False
-        return bool(np.load(self._path(part.key), mmap_mode="r", allow_pickle=False).shape[1] >= part.banks)
+        """Whether the residuals are stored for enough banks."""
+        path = self._path(part.key)
+        return path.exists() and np.load(path, mmap_mode="r", allow_pickle=False).shape[1] >= part.banks
 
     def _load(self, name: str) -> NDArray[Any]:
         values: NDArray[Any] = np.load(self._path(name), allow_pickle=False)
@@ -268,3 +238,7 @@ def _group_by(parts: list[ResidualPart], key: Callable[[ResidualPart], Any]) -> 
     for part in parts:
         groups.setdefault(key(part), []).append(part)
     return groups
+
+
+def _good_rows(calibration: Calibration | None) -> Reals:
+    return np.array([] if calibration is None else calibration.good_scores, np.float64).reshape(-1, 3)

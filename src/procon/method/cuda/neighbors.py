@@ -98,7 +98,7 @@ def _rerank(  # type: ignore[no-untyped-def]
     offsets, depth, slots = tl.arange(0, BW), tl.arange(0, BD), tl.arange(0, C)
     key = tl.load(keys + (bank.to(tl.int64) * count + row) * WIDTH + offsets, mask=offsets < WIDTH, other=_NONE)
     query = tl.load(queries + row.to(tl.int64) * D + depth, mask=depth < D, other=0.0)
-    found = tl.full((C,), float("inf"), tl.float32)
+    nearest = tl.full((C,), float("inf"), tl.float32)
     where = tl.full((C,), 2147483647, tl.int32)
     shared = tl.full((C,), -1, tl.int32)  # the column of a candidate that was second in it
     for slot in range(C):
@@ -112,7 +112,7 @@ def _rerank(  # type: ignore[no-untyped-def]
         anchor = tl.load(anchors + (bank.to(tl.int64) * size + column) * D + depth, mask=depth < width, other=0.0)
         difference = query - anchor
         distance = tl.where(real, tl.sum(difference * difference, axis=0), float("inf"))
-        found = tl.where(slots == slot, distance, found)
+        nearest = tl.where(slots == slot, distance, nearest)
         where = tl.where(slots == slot, column, where)
         second = tl.where(place % (2 * BA) >= BA, first, -1)
         shared = tl.where(slots == slot, tl.where(real, second, -1), shared)
@@ -129,19 +129,19 @@ def _rerank(  # type: ignore[no-untyped-def]
                 )
                 difference = query - anchor
                 distance = tl.where(width > 0, tl.sum(difference * difference, axis=0), float("inf"))
-                worst, at = tl.max(found, axis=0, return_indices=True)
-                known = tl.max((where == column).to(tl.int32), axis=0)
-                distance = tl.where(known == 0, distance, float("inf"))
+                worst, at = tl.max(nearest, axis=0, return_indices=True)
+                repeated = tl.max((where == column).to(tl.int32), axis=0)
+                distance = tl.where(repeated == 0, distance, float("inf"))
                 better = tl.where(slots == at, distance, float("inf")) < worst
-                found = tl.where(better, distance, found)
+                nearest = tl.where(better, distance, nearest)
                 where = tl.where(better, column, where)
     base = (bank.to(tl.int64) * count + row) * K
     for slot in range(K):
-        best = tl.min(found, axis=0)
-        column = tl.min(tl.where(found == best, where, 2147483647), axis=0)  # ties to the lower position
+        best = tl.min(nearest, axis=0)
+        column = tl.min(tl.where(nearest == best, where, 2147483647), axis=0)  # ties to the lower position
         tl.store(distances + base + slot, best)
         tl.store(positions + base + slot, column)
-        found = tl.where(where == column, float("inf"), found)
+        nearest = tl.where(where == column, float("inf"), nearest)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
