@@ -119,7 +119,7 @@ class Calibration:
     def _threshold_at(self, rate: float) -> float:
         if self.rule == "guarantee":
             return self.ascending[conformal_rank(len(self.scores), max(rate, self.lowest_rate)) - 1]
-        return self._at_rate(self.scores, rate)
+        return self.ascending[-1] if len(self.scores) < FEWEST else self.spread.at_rate(rate)
 
     @staticmethod
     def _at_rate(values: Sequence[float], rate: float) -> float:
