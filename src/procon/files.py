@@ -117,7 +117,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def find_partial_files(folder: Path) -> list[Path]:
-    """What killed processes left below ``folder``: temporary files and folders that nobody is writing now."""
+    """What killed processes left below ``folder``: temporary files that nobody is writing now."""
     return [path for path in sorted(folder.rglob(".*.partial")) if not is_locked(path)]
 
 
@@ -136,27 +136,6 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-@contextlib.contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder next to ``path`` that becomes ``path`` on success and is removed on any failure.
-
-    ``path`` must be missing or an empty folder.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".procon.", suffix=".partial") as temporary:
-        work = Path(temporary) / "folder"
-        work.mkdir()
-        try:
-            yield work
-        except OSError as error:
-            if isinstance(error, OutputError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise OutputError(error.errno, f"{show_name(path)}: {_REMEDIES[error.errno]}") from error
-        if path.is_dir():
-            path.rmdir()
-        work.rename(path)
 
 
 def _umask() -> int:

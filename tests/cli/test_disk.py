@@ -188,11 +188,11 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(
 def test_what_a_killed_program_left_is_listed(run: Run, tmp_path: Path) -> None:
     Image.fromarray(part_pixels(0)).save(tmp_path / "a.png")
     assert run("check", tmp_path)[0] == 0
-    (tmp_path / ".procon-export-abc").mkdir()
+    (tmp_path / ".procon-work-abc").mkdir()
     (tmp_path / ".part.procon.abc.partial").touch()
     code, _, err = run("check", tmp_path)
     assert code == 2
-    for name in (".procon-export-abc", ".part.procon.abc.partial"):
+    for name in (".procon-work-abc", ".part.procon.abc.partial"):
         assert f"problem: {tmp_path / name}: left by a killed program; remove it if none is writing" in err
 
 

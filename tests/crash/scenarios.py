@@ -20,13 +20,13 @@ from procon import Detector
 from procon.cli import main
 from procon.deploy import Runtime
 from procon.deploy import export as exporting
-from procon.deploy.workspace import find_leftovers
 from procon.files import find_partial_files
 from procon.line.arrivals import Folder
 from procon.line.delivery import Delivery
 from procon.line.outbox import Outbox
 from procon.line.sinks import CsvSink
 from procon.server.worker import run_fit, run_learning
+from procon.workspace import find_leftovers
 from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
 from tests.line.test_watch import watching
 from tests.server.test_api import client_of, png, ready, service_of, settings

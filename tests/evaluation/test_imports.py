@@ -17,9 +17,9 @@ from procon.evaluation.data.datasets import open_dataset, read_mask
 from procon.evaluation.imports.coco_labels import annotation_mask, decode_rle, read_coco
 from procon.evaluation.imports.folder import LabelledImage, Labels, write_category
 from procon.evaluation.imports.lookout import read_lookout
-from procon.files import atomic_folder
 from procon.progress import no_progress
 from procon.results.coco import encode_rle
+from procon.workspace import atomic_folder
 from tests.conftest import Run
 
 BUCKET = "s3://lookoutvision-us-east-1-0/line-3"

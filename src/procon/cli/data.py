@@ -20,8 +20,8 @@ def check(
     quick: Annotated[bool, Option("--quick", help="Check the names only; open no file.")] = False,
 ) -> None:
     """Say what a folder holds and what is wrong with it, and print the next command to run."""
-    from procon.deploy.workspace import find_leftovers
     from procon.evaluation.data.checks import check_folder
+    from procon.workspace import find_leftovers
 
     leftovers = [*find_leftovers(folder), *find_partial_files(folder)]
     for leftover in leftovers:

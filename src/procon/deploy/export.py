@@ -29,13 +29,13 @@ from procon.deploy.parity import (
 )
 from procon.deploy.quantize import Ranges, input_ranges
 from procon.deploy.sessions import INPUT, check_path, open_session
-from procon.deploy.workspace import move_into_place, open_workspace
 from procon.detector import Detector
 from procon.errors import ConfigError, MissingExtraError, ModelFileError, NotFittedError
 from procon.evaluation.data.datasets import Sample
 from procon.progress import Progress, Say, say_nothing
 from procon.vision.framing import MEAN, STD
 from procon.vision.images import ImageLike
+from procon.workspace import atomic_folder
 
 _PACKAGES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 
@@ -112,7 +112,7 @@ def export(
             "name a folder with --check-images"
         )
     pixels = to_inputs(detector, chosen.pictures)
-    with open_workspace(folder) as work:
+    with atomic_folder(folder) as work:
         ranges = None
         if precision == "int8":
             more = training_pictures(detector, MAX_RANGE_IMAGES) if images is None else []
@@ -146,7 +146,6 @@ def export(
         if memory is not None:
             entries["size"]["peak_memory_bytes"] = memory
             write_manifest(work, entries, files)
-        move_into_place(work, folder)
     return Exported(folder, difference, size, memory, cost, entries)
 
 

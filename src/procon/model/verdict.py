@@ -61,8 +61,8 @@ class Measurement(NamedTuple):
     median: float  # median patch score
 
 
-class Scorer(Protocol):
-    """What measures images: a fitted model with its backbone, or an exported one."""
+class Judging(Protocol):
+    """What has settings and, where it is calibrated, a threshold."""
 
     @property
     def config(self) -> Config:
@@ -71,6 +71,10 @@ class Scorer(Protocol):
     @property
     def calibration(self) -> CalibrationLike | None:
         """The threshold, if there is one."""
+
+
+class Scorer(Judging, Protocol):
+    """What measures images: a fitted model with its backbone, or an exported one."""
 
     @property
     def group_size(self) -> int:
@@ -87,16 +91,8 @@ class Scorer(Protocol):
         """Measure prepared images that had one ``size`` (height, width); it matters with ``aspect="pad"`` only."""
 
 
-class Predictor(Protocol):
+class Predictor(Judging, Protocol):
     """What a user predicts with: a ``procon.Detector``, or a ``procon.deploy.Runtime``."""
-
-    @property
-    def config(self) -> Config:
-        """The settings."""
-
-    @property
-    def calibration(self) -> CalibrationLike | None:
-        """The threshold, if there is one."""
 
     @property
     def scorer(self) -> Scorer:

@@ -150,17 +150,17 @@ def inspect(
     already scored are written before the interruption is raised again. ``on_file`` is called with each path written.
     """
     findings, finished = Findings(), False
-    overlays, told = overlay_names([name for name, _ in images]), 0
+    overlays, reported = overlay_names([name for name, _ in images]), 0
     rows = inspect_each(detector, images, overlays, findings, out, coco is not None, picture_side(len(images)))
     try:
         for row in rows:
-            told += 1
+            reported += 1
             if on_row is not None:
                 on_row(row)
         finished = True
     finally:
         rows.close()
-        for row in findings.rows[told:]:  # their pictures were in work when the run was interrupted
+        for row in findings.rows[reported:]:  # their pictures were in work when the run was interrupted
             if on_row is not None:
                 on_row(row)
         outcome = write_findings(

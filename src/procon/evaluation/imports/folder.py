@@ -13,10 +13,11 @@ from PIL import Image
 from procon.arrays import Bools
 from procon.errors import ConfigError, ImageError
 from procon.evaluation.data.layouts import GOOD
-from procon.files import atomic_folder, is_file
+from procon.files import is_file
 from procon.names import show_name
 from procon.progress import Progress
 from procon.vision.folders import EXTENSIONS
+from procon.workspace import atomic_folder
 
 ANOMALY = "anomaly"  # the kind of a defect that has no name
 _SHOWN = 3  # files that an error names

@@ -1,4 +1,4 @@
-"""The work folder of an export: locked while the export runs, and removed at its end or by the next export."""
+"""Atomic folders: made next to their place, locked meanwhile, and removed at a failure or by the next one there."""
 
 import ctypes
 import os
@@ -13,20 +13,20 @@ from procon.files import is_locked
 
 try:
     import fcntl
-except ImportError:  # Windows: work folders are not locked, and those of killed exports stay
+except ImportError:  # Windows: work folders are not locked, and those of killed processes stay
     fcntl = None  # type: ignore[assignment]
 
-_PREFIX = ".procon-export-"
+_PREFIX = ".procon-work-"
 _HERE, _SWAP = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
-_REPLACED = "replaced"  # holds the earlier export while the new one takes its name
+_REPLACED = "replaced"  # holds the earlier folder while the new one takes its name
 
 
 @contextmanager
-def open_workspace(target: Path) -> Iterator[Path]:
-    """A new folder next to ``target`` to write the export to; :func:`move_into_place` gives it its name."""
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """A new folder that becomes ``target``, in place of an earlier one, on success and is removed on any failure."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        with _lock(target.parent):  # one export at a time removes what others left, and makes its folder
+        with _lock(target.parent):  # one process at a time removes what others left, and makes its folder
             for leftover in find_leftovers(target.parent):
                 _remove_leftover(leftover)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=target.parent, prefix=_PREFIX)))
@@ -39,13 +39,14 @@ def open_workspace(target: Path) -> Iterator[Path]:
             if error.filename is None:  # a full disk
                 error.filename = str(target)
             raise
+        _move_into_place(work, target)
 
 
-def move_into_place(work: Path, target: Path) -> None:
-    """Give a finished export its name; an earlier export there is replaced as a whole, on Linux in one step."""
+def _move_into_place(work: Path, target: Path) -> None:
+    """Give a finished folder its name; an earlier one there is replaced as a whole, on Linux in one step."""
     if target.is_dir():
         if _exchange(work, target):
-            return  # the earlier export is in the work folder now, and removed with it
+            return  # the earlier folder is in the work folder now, and removed with it
         (work.parent / _REPLACED).mkdir()
         target.rename(work.parent / _REPLACED / target.name)
     work.rename(target)
@@ -61,14 +62,14 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 def find_leftovers(folder: Path) -> list[Path]:
-    """Work folders directly in ``folder`` whose export was killed."""
+    """Work folders directly in ``folder`` whose process was killed."""
     if fcntl is None:
         return []
     return [path for path in sorted(folder.glob(f"{_PREFIX}*")) if path.is_dir() and not is_locked(path)]
 
 
 def _remove_leftover(leftover: Path) -> None:
-    for earlier in leftover.glob(f"{_REPLACED}/*"):  # killed between the two renames of move_into_place
+    for earlier in leftover.glob(f"{_REPLACED}/*"):  # killed between the two renames of _move_into_place
         if not (leftover.parent / earlier.name).exists():
             earlier.rename(leftover.parent / earlier.name)
     shutil.rmtree(leftover, ignore_errors=True)

@@ -12,7 +12,7 @@ import pytest
 from procon import ConfigError, Detector
 from procon.deploy import Runtime
 from procon.deploy.export import export
-from procon.deploy.workspace import find_leftovers, open_workspace
+from procon.workspace import atomic_folder, find_leftovers
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("fcntl")
@@ -21,7 +21,7 @@ pytest.importorskip("fcntl")
 def start_export(model: Path, folder: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "procon", "export", str(model), "--to", "onnx", "-o", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not list(folder.parent.glob(".procon-export-*/model/model.onnx")):
+    while not list(folder.parent.glob(".procon-work-*/model/model.onnx")):
         assert process.poll() is None
         time.sleep(0.005)
     return process
@@ -52,19 +52,19 @@ def test_an_export_killed_while_it_replaces_an_earlier_one_gives_that_back(detec
     before = (earlier / "manifest.json").read_bytes()
     code = (
         "import os, pathlib, signal, sys\n"
-        "from procon.deploy import workspace\n"
+        "from procon import workspace\n"
         "workspace._exchange = lambda *_: False\n"
-        "from procon.deploy.workspace import move_into_place, open_workspace\n"
+        "from procon.workspace import atomic_folder\n"
         "rename, target = pathlib.Path.rename, pathlib.Path(sys.argv[1])\n"
         "def die(self, to):\n"
         "    rename(self, to) if self == target else os.kill(os.getpid(), signal.SIGKILL)\n"
         "pathlib.Path.rename = die\n"
-        "with open_workspace(target) as work: move_into_place(work, target)\n"
+        "with atomic_folder(target): pass\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(earlier)], capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert not earlier.exists()
-    with open_workspace(tmp_path / "other"):
+    with atomic_folder(tmp_path / "other"):
         assert (earlier / "manifest.json").read_bytes() == before
     assert hidden(tmp_path) == []
     Runtime(earlier)
