@@ -22,7 +22,7 @@ from procon.evaluation.data.datasets import open_dataset
 from procon.evaluation.paper.tables import POOL
 from procon.evaluation.report.charts import make_standalone
 from procon.evaluation.report.figures import layer_maps, place_name, qualitative_grid
-from procon.evaluation.report.lineup import main_variant, open_run, paper_variants, title_of, variant_titles
+from procon.evaluation.report.lineup import main_variant, paper_variants, title_of, variant_titles
 from procon.evaluation.report.pictures import color_map
 from procon.evaluation.report.views import open_view
 from procon.evaluation.runs.run import Run
@@ -42,7 +42,7 @@ def main(
 ) -> None:
     """Write the pictures to docs/images."""
     IMAGES.mkdir(exist_ok=True)
-    opened = open_run(run)
+    opened = Run.open_folder(run)
     variant = main_variant(opened)
     about = f"{place_name(opened, category)}, {title_of(variant, variant_titles(opened))}"
     for name, chart in open_view(opened, category, variant).draw_charts().items():

@@ -18,7 +18,6 @@ from procon.errors import ConfigError
 from procon.evaluation.report import figures, pictures
 from procon.evaluation.report.lineup import (
     layer_variants,
-    open_run,
     operating_points,
     paper_columns,
     paper_variants,
@@ -131,7 +130,7 @@ def test_without_images_the_maps_are_left(run: Run, tmp_path: Path) -> None:
     lost = make_run(tmp_path, categories=("flange",))
     whole = figures.qualitative_grid(lost, "flange", indices=[4], side=SIDE)
     shutil.rmtree(tmp_path / "data")
-    opened = open_run(lost.folder)
+    opened = Run.open_folder(lost.folder)
     picture = figures.qualitative_grid(opened, "flange", indices=[4], side=SIDE)
     square = picture.crop((MARGIN + 2 * (SIDE + GAP), TOP, MARGIN + 3 * SIDE + 2 * GAP, TOP + SIDE))
     assert picture.height == whole.height - HEIGHT + SIDE  # the proportions are gone with the images

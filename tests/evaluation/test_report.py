@@ -24,7 +24,7 @@ from procon.errors import ConfigError
 from procon.evaluation.paper.tables import build_table
 from procon.evaluation.report import build, cases, charts, pictures
 from procon.evaluation.report.build import write_report
-from procon.evaluation.report.lineup import choose_variants, load_metrics, main_variant, open_run
+from procon.evaluation.report.lineup import choose_variants, load_metrics, main_variant
 from procon.evaluation.report.views import best_threshold, open_view
 from procon.evaluation.runs.run import Run
 from procon.evaluation.runs.sweep import VariantScores
@@ -175,7 +175,7 @@ def test_a_run_without_scores_of_training_images_says_how_to_get_them(tmp_path: 
     stored = json.loads((run.folder / "run.json").read_text())
     del stored["threshold"]  # as runs were written before
     (run.folder / "run.json").write_text(json.dumps(stored))
-    text = written(open_run(run.folder), tmp_path / "r.html")
+    text = written(Run.open_folder(run.folder), tmp_path / "r.html")
     words = Page(text).words()
     assert "threshold unknown: the scores of the training images are not stored" in words
     assert "with --verdicts and -o run (procon eval always stores them)" in words
@@ -189,7 +189,7 @@ def test_another_rate_moves_the_threshold_of_the_page_without_new_scores(tmp_pat
     stamp = run.raw_path("flange", NAME).stat().st_mtime_ns
     strict = run.load("flange", NAME).calibrate(run.base)
     run.use_threshold(replace(run.base, false_alarm_rate=0.2, threshold_rule="guarantee"))
-    opened = open_run(run.folder)
+    opened = Run.open_folder(run.folder)
     loose = opened.load("flange", NAME).calibrate(opened.base)
     assert strict is not None and loose is not None and loose.threshold < strict.threshold
     text = written(opened, tmp_path / "r.html")
@@ -361,7 +361,7 @@ def test_a_run_whose_images_are_gone_still_has_a_report(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     whole = run.measure("flange", NAME)
     shutil.rmtree(tmp_path / "data")
-    opened = open_run(run.folder)
+    opened = Run.open_folder(run.folder)
     text = written(opened, tmp_path / "r.html")
     words = Page(text).words()
     assert "18 of 18 images are not in the folder data any more: maps are shown without them." in words

@@ -126,9 +126,9 @@ def report(
 ) -> None:
     """Write one self-contained page: defects found and false alarms, worst cases first, then curves and tables."""
     from procon.evaluation.report.build import write_report
-    from procon.evaluation.report.lineup import open_run
+    from procon.evaluation.runs.run import Run
 
-    opened = open_run(run)
+    opened = Run.open_folder(run)
     page = output or run / "report.html"
     with show_progress() as on_progress:
         write_report(opened, page, on_progress, variant=variant)
@@ -144,9 +144,9 @@ def figures(
     """Draw the paper's figures: maps of hard NN, SPM and ProCon, maps by layer, histograms, ROC, PR and PRO curves."""
     from procon.evaluation.paper.reproduce import choose_categories
     from procon.evaluation.report.figures import write_figures
-    from procon.evaluation.report.lineup import open_run
+    from procon.evaluation.runs.run import Run
 
-    opened = open_run(run)
+    opened = Run.open_folder(run)
     chosen = choose_categories(run, list(opened.list_variants()), _split(categories))
     folder = output or run / "figures"
     with show_progress() as on_progress:

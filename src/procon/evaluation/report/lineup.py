@@ -1,40 +1,19 @@
-"""The variants of a run that are shown, their order and their names; also for a run whose images are gone."""
+"""The variants of a run that are shown, their order and their names."""
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from procon.config import Config
 from procon.errors import ConfigError, ImageError
-from procon.evaluation.data.datasets import BENCHMARKS, Category, Dataset
 from procon.evaluation.metrics import PIXEL_KEYS, MetricValues, evaluate
 from procon.evaluation.paper.tables import HARD_RECIPE, SPM_RECIPE, final_point
-from procon.evaluation.runs.run import Run, base_config, variant_name
+from procon.evaluation.runs.run import Run, variant_name
 from procon.evaluation.runs.settings import SHARED
 
 DRAWN_VARIANTS = 4  # of ours, with pictures and curves, at most; all are in the tables
-
-
-def open_run(folder: Path) -> Run:
-    """The run in ``folder``, even if its images are gone: the raw results are enough for a report."""
-    try:
-        return Run.open_folder(folder)
-    except ImageError as error:
-        message = str(error)
-    document = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    name, root = str(document["dataset"]), Path(document["root"])
-
-    def refuse_category(category: str) -> Category:
-        raise ImageError(message)
-
-    title = BENCHMARKS[name].title if name in BENCHMARKS else root.name
-    stored = sorted(path.name for path in (folder / "raw").glob("*") if path.is_dir())
-    dataset = Dataset(name, title, root, tuple(stored), (), reader=refuse_category)
-    return Run(folder, dataset, base_config(document))
 
 
 def load_metrics(run: Run, category: str, variant: str) -> MetricValues:

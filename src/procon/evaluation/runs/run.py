@@ -15,7 +15,7 @@ Files are written atomically, so repeating the command continues a run that was 
 import json
 import math
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ import numpy as np
 import torch
 
 from procon.config import AUTO, Config, refuse
-from procon.errors import ConfigError
-from procon.evaluation.data.datasets import Dataset, Sample, open_dataset
+from procon.errors import ConfigError, ImageError
+from procon.evaluation.data.datasets import BENCHMARKS, Category, Dataset, Sample, open_dataset
 from procon.evaluation.metrics import MetricValues
 from procon.evaluation.runs.raw import Raw, measure_raw
 from procon.evaluation.runs.settings import SHARED, THRESHOLD_SETTINGS
@@ -66,7 +66,8 @@ class Run:
         self._about = json.loads(json.dumps(about))  # with lists in place of tuples, as in the file
         stored = _read_json(folder / "run.json")
         if stored is not None:
-            settings = {**shared_defaults(), **stored["settings"]}  # a run may be older than a setting
+            defaults = {name: getattr(Config(), name) for name in SHARED}
+            settings = {**defaults, **stored["settings"]}  # a run may be older than a setting
             old, new = {**stored, **settings}, {**self._about, **self._about["settings"]}
             differs = [name for name in ("dataset", "root", *SHARED) if old.get(name) != new[name]]
             if differs:
@@ -75,12 +76,16 @@ class Run:
 
     @classmethod
     def open_folder(cls, folder: Path) -> "Run":
-        """The run that ``folder`` holds."""
+        """The run that ``folder`` holds, even if its images are gone: the raw results are enough for a report."""
         stored = _read_json(folder / "run.json")
         if stored is None:
             raise ConfigError(f"{folder}: holds no run (no run.json); make one with procon bench or procon reproduce")
-        dataset = open_dataset(Path(stored["root"]), stored["dataset"])
-        return cls(folder, dataset, base_config(stored))
+        name, root = str(stored["dataset"]), Path(stored["root"])
+        try:
+            dataset = open_dataset(root, name)
+        except ImageError as error:
+            dataset = _lost_dataset(folder, name, root, str(error))
+        return cls(folder, dataset, Config.from_dict({**stored["settings"], **stored.get("threshold", {})}))
 
     def use_threshold(self, config: Config) -> None:
         """Compute thresholds at the rate and by the rule of ``config`` from now on; ``run.json`` says so."""
@@ -256,14 +261,15 @@ class Run:
         return sweep, backbone.sha256
 
 
-def base_config(document: Mapping[str, Any]) -> Config:
-    """The settings that ``run.json`` holds."""
-    return Config.from_dict({**document["settings"], **document.get("threshold", {})})
+def _lost_dataset(folder: Path, name: str, root: Path, message: str) -> Dataset:
+    """The dataset of a run whose images are gone; its categories are refused with ``message``."""
 
+    def refuse_category(category: str) -> Category:
+        raise ImageError(message)
 
-def shared_defaults() -> dict[str, Any]:
-    """The defaults of the settings that all variants of a run share."""
-    return {name: getattr(Config(), name) for name in SHARED}
+    title = BENCHMARKS[name].title if name in BENCHMARKS else root.name
+    stored = sorted(path.name for path in (folder / "raw").glob("*") if path.is_dir())
+    return Dataset(name, title, root, tuple(stored), (), reader=refuse_category)
 
 
 def _relative(path: Path, root: Path) -> str:
