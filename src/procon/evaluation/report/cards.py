@@ -10,6 +10,7 @@ from procon.evaluation.report.lineup import title_of
 from procon.evaluation.report.pictures import PeakScale, grow, load_input, load_mask, paint_map
 from procon.evaluation.report.views import View
 from procon.evaluation.runs.verdicts import BEST_F1, KindTally, show_f1
+from procon.names import show_name
 from procon.results.contours import outline_path
 from procon.showing.markup import safe_text
 from procon.showing.painting import data_uri
@@ -128,7 +129,7 @@ def _card_list(cards: Sequence[str]) -> str:
 def _make_card(view: View, case: Case) -> str:
     """Input and map of one image side by side, the colour bar under the map, its score and the reason it is shown."""
     raw, sample = view.raw, view.raw.samples[case.index]
-    name, score = safe_text(sample.path.name), float(raw.scores[case.index])
+    name, score = safe_text(show_name(sample.path.name)), float(raw.scores[case.index])
     part = load_input(raw, case.index)
     outlines = _outlines(view, case)
     first = '<div class="gone">image is gone</div>'
