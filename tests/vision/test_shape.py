@@ -14,7 +14,7 @@ from PIL import Image
 from procon import Config, ConfigError, Detector
 from procon.config import PATCH
 from procon.vision.images import open_image, read_size
-from procon.vision.shape import choose_grid, resolve_shape, shape_for, shape_of, stretch_of, typical_size
+from procon.vision.shape import choose_grid, resolve_shape, shape_for, shape_of, stretch_of, median_size
 from tests.conftest import part_pixels, tiny_config
 
 SIDES = st.integers(14, 3000)
@@ -64,12 +64,12 @@ def test_what_sizes_become(size: tuple[int, int], settings: dict[str, Any], expe
 
 def test_mixed_sizes_take_the_median_of_the_proportions() -> None:
     wide, tall, square = (400, 800), (800, 400), (600, 600)
-    assert typical_size(Counter([wide, tall])) == pytest.approx((math.sqrt(320000),) * 2)
-    assert typical_size(Counter([wide, wide, tall])) == pytest.approx(wide)
-    assert typical_size(Counter([wide, square, tall])) == pytest.approx((math.sqrt(320000),) * 2)
+    assert median_size(Counter([wide, tall])) == pytest.approx((math.sqrt(320000),) * 2)
+    assert median_size(Counter([wide, wide, tall])) == pytest.approx(wide)
+    assert median_size(Counter([wide, square, tall])) == pytest.approx((math.sqrt(320000),) * 2)
     shape = shape_for(Config(image_size="auto"), Counter([wide, wide, tall]))
     assert shape.config.grid == (20, 39)
-    assert shape.typical == wide
+    assert shape.middle_size == wide
     said = "\n".join(shape.describe())
     assert "lost: the proportions of 1 of 3 images, stretched in one direction up to 3.9 times as much" in said
     assert "fit parts of different shapes apart, or use --set aspect=pad" in said

@@ -34,20 +34,20 @@ class Shape:
             return []
         height, width = self.config.input_size
         rows, columns = self.config.grid
-        typical = self.typical
-        down, across = scale_of(self.config, typical)
-        patch_width, patch_height = patch_size(self.config, typical)
+        middle = self.middle_size
+        down, across = scale_of(self.config, middle)
+        patch_width, patch_height = patch_size(self.config, middle)
         why = "chosen from the proportions of the images (image_size auto)" if self.chosen else "as set by image_size"
         several = "" if len(self.sizes) == 1 else f"; the images have {len(self.sizes)} sizes"
         return [
             f"input of {width} x {height} pixels, {columns} x {rows} patches, {why}",
-            f"images of {typical[1]} x {typical[0]} pixels{several}: scale {across:.2f} across and {down:.2f} down, so "
+            f"images of {middle[1]} x {middle[0]} pixels{several}: scale {across:.2f} across and {down:.2f} down, so "
             f"a patch covers {patch_width:.1f} x {patch_height:.1f} of their pixels",
-            *self._describe_losses(typical),
+            *self._describe_losses(middle),
         ]
 
     @property
-    def typical(self) -> Size:
+    def middle_size(self) -> Size:
         """The image whose proportions are in the middle; of several with these the most frequent size."""
         ordered = sorted(self.sizes, key=lambda size: (size[1] / size[0], -self.sizes[size], size))
         before, half = 0, sum(self.sizes.values()) / 2
@@ -55,10 +55,10 @@ class Shape:
         alike = [size for size in self.sizes if size[1] * middle[0] == size[0] * middle[1]]
         return max(alike, key=lambda size: (self.sizes[size], size))
 
-    def _describe_losses(self, typical: Size) -> list[str]:
+    def _describe_losses(self, middle: Size) -> list[str]:
         """What the input does not show as the images do: fine detail, proportions, edges that are cut off."""
         lines, total = [], sum(self.sizes.values())
-        if min(scale_of(self.config, typical)) < 1 / NOTICEABLE:
+        if min(scale_of(self.config, middle)) < 1 / NOTICEABLE:
             lines.append(
                 "lost: detail finer than the scale; a larger image_size or patch_budget keeps more, for more time"
             )
@@ -101,7 +101,7 @@ def shape_for(config: Config, sizes: Counter[Size]) -> Shape:
     side = math.isqrt(config.patch_budget)  # where no image can be read, which the fit will say
     rows, columns = side, side
     if sizes:
-        rows, columns = choose_grid(typical_size(sizes), config.patch_budget, config.max_scale)
+        rows, columns = choose_grid(median_size(sizes), config.patch_budget, config.max_scale)
     chosen = rows * PATCH if rows == columns else (rows * PATCH, columns * PATCH)
     return Shape(replace(config, image_size=chosen), sizes, chosen=True)
 
@@ -111,7 +111,7 @@ def resolve_shape(config: Config, images: Iterable[ImageLike]) -> Config:
     return shape_of(config, images).config if config.image_size == AUTO else config
 
 
-def typical_size(sizes: Counter[Size]) -> tuple[float, float]:
+def median_size(sizes: Counter[Size]) -> tuple[float, float]:
     """(height, width) with the median proportions and the median number of pixels.
 
     Of an even number of images, the proportions are the geometric mean of the middle two, so that turning all images

@@ -83,7 +83,7 @@ def _describe_shape(sizes: Counter[tuple[int, int]], next_step: str) -> tuple[st
     changes = [stretch_of(square.config, size) for size in sizes]
     if max(changes) <= _SQUEEZED:
         return "", tuple(square.describe())
-    height, width = square.typical
+    height, width = square.middle_size
     reason = f"images of {width} x {height} pixels would be squeezed into a square of {Config().input_size[0]} pixels"
     shape = shape_for(Config(image_size=AUTO), sizes)
     flags = " --image-size auto"
