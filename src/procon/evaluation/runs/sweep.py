@@ -2,8 +2,9 @@
 
 A variant is a :class:`Config`. What variants share is computed once: the tokens of a block, the coreset of a
 memory (a smaller bank of the same seed is the beginning of a larger one), the residuals of a bank. Only the fusion, a
-few operations on small arrays, is computed for each variant. The scores are those of
-``Detector(config).fit(...).predict(...)``, bit for bit on a CPU, and so are the scores of its training images.
+few operations on small arrays, is computed for each variant. A variant whose scores depend on how its memory reads good
+images shares tokens and coresets alone. The scores are those of ``Detector(config).fit(...).predict(...)``, bit for bit
+on a CPU, and so are the scores of its training images.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
