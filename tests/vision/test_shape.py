@@ -14,7 +14,7 @@ from PIL import Image
 from procon import Config, ConfigError, Detector
 from procon.config import PATCH
 from procon.vision.images import open_image, read_size
-from procon.vision.shape import choose_grid, resolve_shape, shape_for, shape_of, stretch_of, median_size
+from procon.vision.shape import choose_grid, median_size, resolve_shape, shape_for, shape_of, stretch_of
 from tests.conftest import part_pixels, tiny_config
 
 SIDES = st.integers(14, 3000)
