@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 from procon import Config, ConfigError, Detector, ImageError, ModelFileError
-from procon.config import BEST
+from procon.config import BEST, change_settings
 from procon.method.levels import PRIOR
 from procon.method.neighbors import nearest_in_banks
-from procon.method.score import Reading, fuse, levels_without_own, read_layers
+from procon.method.score import Reading, fuse, levels_without_own, read_layers, shift_maps
 from procon.model.calibration import Calibration
 from procon.model.fitting import leave_one_out
 from procon.progress import no_progress
@@ -158,8 +158,12 @@ def test_readings_are_those_of_plain_loops(fitted: Detector, own: int | None) ->
     scores, relative = slow_reading(fitted, image, own)
     np.testing.assert_allclose(found.scores[0].numpy(), scores, rtol=2e-5)
     np.testing.assert_allclose(found.ranked[0].numpy(), relative, rtol=2e-4)
-    shifted = scores - reference.lower_quartile(list(scores)) + fitted.memory.quartile
-    np.testing.assert_allclose(found.heat[0].numpy(), shifted, rtol=2e-5, atol=1e-6)
+    for offset, share in (("none", 0.0), ("half", 0.5), ("quartile", 1.0)):
+        config = change_settings(fitted.config, {"map_offset": offset})
+        shifted = scores + share * (fitted.memory.quartile - reference.lower_quartile(list(scores)))
+        heat = shift_maps(found.scores, fitted.memory.quartile, config)[0].numpy()
+        np.testing.assert_allclose(heat, shifted, rtol=2e-5, atol=1e-6)
+        assert offset != fitted.config.map_offset or np.array_equal(found.heat[0].numpy(), heat)
 
 
 def test_the_quartile_is_that_of_good_images_scored_as_new(fitted: Detector) -> None:
@@ -204,7 +208,9 @@ def test_a_score_does_not_depend_on_the_batch(fitted: Detector) -> None:
     assert all(np.array_equal(a.heatmap, b.heatmap) for a, b in zip(together, alone, strict=True))
 
 
-@pytest.mark.parametrize("settings", [{"score_relative_to": "anchors"}, {"map_offset": "quartile"}])
+@pytest.mark.parametrize(
+    "settings", [{"score_relative_to": "anchors"}, {"map_offset": "quartile"}, {"map_offset": "half"}]
+)
 def test_each_works_alone(tiny_backbone: Path, good_folder: Path, settings: dict[str, Any]) -> None:
     detector = Detector(tiny_config(tiny_backbone, **settings), device="cpu").fit(good_folder)
     assert detector.memory is not None

@@ -104,7 +104,8 @@ class Config:
     ``train`` by mean and standard deviation on good images."""
     score_relative_to: Literal["nothing", "anchors"] = "nothing"
     """What the image score divides residuals by: nothing, or the level that the same anchors have on good patches."""
-    map_offset: Literal["none", "quartile"] = "none"  # quartile shifts each map to the lower quartile of good maps
+    map_offset: Literal["none", "half", "quartile"] = "none"
+    """Shifts each map so that its lower quartile is that of good maps, or half as far."""
     top_ratio: float = 0.005  # the image score is the mean over this share of the patches
     blur_sigma: float = 4.0  # Gaussian blur of the heat map, in pixels of image_size
     false_alarm_rate: float = 0.01  # share of good parts that may be called anomalous: an aim, or a promise
@@ -200,6 +201,11 @@ class Config:
                 "image_size 'auto' becomes a size in a fit, which looks at the good images; call fit(images) first"
             )
         return self.image_size if isinstance(self.image_size, tuple) else (self.image_size, self.image_size)
+
+    @property
+    def offset_share(self) -> float:
+        """How far ``map_offset`` shifts each map, where 1 is all the way to the lower quartile of good maps."""
+        return {"none": 0.0, "half": 0.5, "quartile": 1.0}[self.map_offset]
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -68,6 +68,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"layers": (-1,), "num_neighbors": 1},
     {"score_relative_to": "anchors"},
     {"map_offset": "quartile"},
+    {"map_offset": "half"},
     {"score_relative_to": "anchors", "map_offset": "quartile", "banks": 1, "top_ratio": 0.2},
     {"score_relative_to": "anchors", "tau": 0.3, "layer_fusion": "max", "banks": 7},
 ]

@@ -40,6 +40,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "normal statistics, one bank": {"normalization": "train", "banks": 1},
     "relative score": {"score_relative_to": "anchors"},
     "shifted map": {"map_offset": "quartile"},
+    "half shifted map": {"map_offset": "half"},
     "relative score, shifted map": {"score_relative_to": "anchors", "map_offset": "quartile", "banks": 1},
     "max patch": {"top_ratio": 1e-6},
     "random": {"coreset": "random"},

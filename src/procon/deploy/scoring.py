@@ -49,7 +49,7 @@ class ScoringPlan:
     """Everything but the memory that the scoring graph needs."""
 
     config: Config
-    quartile: float  # the lower quartile that every map is shifted to, with ``map_offset="quartile"``
+    quartile: float  # the lower quartile that maps are shifted towards, with ``map_offset``
     scope: ExportedScope | None  # None: all patches count
     tau_patches: NDArray[np.int64] | None = None  # the patches that set the temperature; None: all
 
@@ -80,7 +80,7 @@ def add_scoring(graph: Graph, tokens: Sequence[str], layers: Sequence[ExportedLa
     patches = _fused(graph, maps, config.layer_fusion)
     count = max(1, round(config.top_ratio * plan.patches))
     ranked = _fused(graph, relative, config.layer_fusion) if relative else patches
-    heat = _shifted(graph, patches, plan) if config.map_offset == "quartile" else patches
+    heat = _shifted(graph, patches, plan) if config.offset_share else patches
     if defect:
         gain = _gain(graph, defect, normal, plan)
         patches, ranked, heat = (graph.op("Mul", values, gain) for values in (patches, ranked, heat))
@@ -88,7 +88,7 @@ def add_scoring(graph: Graph, tokens: Sequence[str], layers: Sequence[ExportedLa
     graph.op("ReduceMean", highest, name="score", axes=[-1], keepdims=0)
     shape = graph.constant([-1, *config.grid])
     grid = graph.op("Reshape", _spread_patches(graph, patches, plan), shape, name="patches")
-    if config.map_offset == "quartile":
+    if config.offset_share:
         grid = graph.op("Reshape", _spread_patches(graph, heat, plan), shape)
     _add_map(graph, grid, plan)
 
@@ -129,14 +129,15 @@ def _spread_patches(graph: Graph, patches: str, plan: ScoringPlan) -> str:
 
 
 def _shifted(graph: Graph, patches: str, plan: ScoringPlan) -> str:
-    """Patch scores [N, K], those of each image shifted so that their lower quartile is that of good images."""
+    """Patch scores [N, K], shifted as :func:`procon.method.score.shift_maps` does it."""
     rank = (plan.patches - 1) / 4
     first, last = int(rank), min(int(rank) + 1, plan.patches - 1)
     lowest, _ = graph.ops("TopK", 2, patches, graph.constant([last + 1]), axis=-1, largest=0, sorted=1)
     low, high = (graph.slice(lowest, index, index + 1) for index in (first, last))
     step = graph.op("Mul", graph.op("Sub", high, low), graph.constant(rank - first))
     offset = graph.op("Sub", graph.constant(plan.quartile), graph.op("Add", low, step))
-    return graph.op("Add", patches, offset)
+    share = plan.config.offset_share
+    return graph.op("Add", patches, offset if share == 1 else graph.op("Mul", offset, graph.constant(share)))
 
 
 def _embed(graph: Graph, tokens: list[str], layer: ExportedLayer, index: int) -> str:

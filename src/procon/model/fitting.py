@@ -33,7 +33,7 @@ from procon.vision.scope import RoiLike, Scope, roi_mask
 MIRROR_MARGIN = 1.12  # the least error on real parts, see docs/use/threshold.md
 KEPT_BYTES = 2**30  # readings of training images up to this size are kept; beyond it the images are searched twice
 
-_MEASURED = {"score_relative_to": "anchors", "map_offset": "quartile", "normalization": "train"}
+_MEASURED = {"score_relative_to": ("anchors",), "map_offset": ("half", "quartile"), "normalization": ("train",)}
 
 Readings = list[tuple[Neighbors, ...] | None]
 """What each training image is near to without its own anchors; None where an image is not available.
@@ -46,7 +46,9 @@ EmbeddedImages = Callable[[], Iterable[EmbeddedImage | None]]
 
 def needs_measuring(config: Config) -> list[str]:
     """The settings for which scores depend on how the memory reads good images."""
-    return [f"{name}={value!r}" for name, value in _MEASURED.items() if getattr(config, name) == value]
+    return [
+        f"{name}={getattr(config, name)!r}" for name, values in _MEASURED.items() if getattr(config, name) in values
+    ]
 
 
 def fit_model(
@@ -302,6 +304,6 @@ class _Measured:
             layers = tuple(replace(layer, scale=scale) for layer, scale in zip(layers, scales, strict=True))
         if self._sums:
             layers = tuple(replace(layer, sums=total) for layer, total in zip(layers, self._sums, strict=True))
-        if self._config.map_offset == "quartile":
+        if self._config.offset_share:
             quartile = float(median(torch.cat(self._quartiles), dim=0))
         return replace(memory, layers=layers, quartile=quartile)

@@ -66,7 +66,7 @@ class Memory:
     images: tuple[TrainingImage, ...]
     patches: int  # per image
     roi: Bools | None = None  # [H, W] region of interest, stretched over every image; None: all of it
-    quartile: float | None = None  # median lower quartile of the maps of good images, with map_offset="quartile"
+    quartile: float | None = None  # median lower quartile of the maps of good images, with map_offset
 
     @property
     def names(self) -> tuple[str, ...]:
