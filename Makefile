@@ -59,6 +59,7 @@ docs: $(VENV)/.dev-ready
 	$(BIN)/python docs/scripts/generate_plc.py
 	$(BIN)/python docs/scripts/generate_verdicts.py
 	$(BIN)/python docs/scripts/generate_limits.py
+	$(BIN)/python docs/scripts/generate_teach.py
 	$(BIN)/python docs/scripts/generate_recipes.py
 	$(BIN)/python docs/scripts/generate_best.py
 	$(BIN)/python docs/scripts/generate_claims.py

@@ -30,7 +30,7 @@ from scipy.stats import spearmanr
 
 from environment import environment
 from procon import Config, Detector, Prediction
-from procon.limits.kinds import RENDERED_KINDS, SMALLEST_DEFECT
+from procon.limits.kinds import PAINTED_KINDS, SMALLEST_DEFECT
 from procon.limits.plan import CONTRASTS
 from procon.limits.statistics import by_size, rising_fit
 from procon.model.renderings import Renderings
@@ -80,8 +80,10 @@ def measure_part(root: Path, arguments: argparse.Namespace) -> dict[str, Any]:
             real.append({"kind": sample.kind, "size": extent_of(mask), "score": result.score})
             side = min(side, *mask.shape)
     sizes = choose_matching([defect["size"] for defect in real], side)
-    cells = len(sizes) * len(RENDERED_KINDS) * len(CONTRASTS)
-    limits = detector.limits(count=cells * (PASSES_FULL if arguments.full else PASSES), sizes=sizes)
+    cells = len(sizes) * len(PAINTED_KINDS) * len(CONTRASTS)
+    limits = detector.limits(
+        count=cells * (PASSES_FULL if arguments.full else PASSES), sizes=sizes, kinds=PAINTED_KINDS
+    )
     return {"threshold": limits.threshold, "real": real, "rendered": limits.renderings.to_dict()}
 
 
@@ -131,7 +133,7 @@ def predict_shares(renderings: Renderings, threshold: float, sizes: list[int], k
 def columns() -> dict[str, tuple[str, int | str]]:
     """What is compared with the real defects: all rendered ones, each kind, and each contrast."""
     groups: dict[str, tuple[str, int | str]] = {f"rendered_{ALL}": (ALL, ALL)}
-    groups |= {f"rendered_{kind}": (kind, ALL) for kind in RENDERED_KINDS}
+    groups |= {f"rendered_{kind}": (kind, ALL) for kind in PAINTED_KINDS}
     return groups | {f"rendered_{name}": (ALL, level) for name, level in CONTRASTS.items()}
 
 
@@ -196,7 +198,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--full", action="store_true", help="all images and Config()")
     parser.add_argument("--tokens", type=Path, help="keep features here, so that a second run on a CPU is quick")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     if arguments.command == "measure":
         measure(arguments)
     else:

@@ -36,7 +36,17 @@ from verdicts import read_mask
 
 TAUGHT = (1, 3, 5)  # examples
 DRAWS = 10
+RATE = 0.01  # the default false-alarm rate
 OUTPUT = Path(__file__).parent / "results" / "teach.csv"
+COLUMNS = (
+    *("part", "kind", "taught", "images", "found", "draws", "missed", "refused"),
+    *(
+        f"{group}_{what}"
+        for group in ("others", "other_kinds", "good", "training")
+        for what in ("images", "before", "after", "low", "high")
+    ),
+    "anchors_kept",
+)
 
 
 @dataclass
@@ -95,46 +105,60 @@ def measure_part(detector: Detector, root: Path) -> Iterator[dict[str, Any]]:
     threshold, ratio = detector.calibration.threshold, detector.config.top_ratio
     kinds = [sample.kind for sample in tests]
     before = [image.score(ratio) > threshold for image in test]
+    flagged = sum(image.score(ratio) > threshold for image in training)
     for kind in dict.fromkeys(kinds):
         own = [n for n, name in enumerate(kinds) if name == kind]
         missed = [n for n in own if not before[n] and test[n].marked]
         yield {"kind": kind, "taught": 0, "images": len(own), "found": sum(before[n] for n in own)}
         if kind == "good" or len(missed) < 2:
             continue
+        groups = {"other_kinds": [n for n, name in enumerate(kinds) if name not in (kind, "good")]}
+        groups["good"] = [n for n, name in enumerate(kinds) if name == "good"]
+        lessons = Lessons(training, test, missed)
         for taught in TAUGHT:
             for draw in range(DRAWS if len(missed) > taught else 0):
                 chosen = np.random.default_rng([draw, taught]).choice(missed, taught, replace=False).tolist()
-                anchors = [
-                    torch.cat([test[n].features[layer][test[n].marked] for n in chosen])
-                    for layer in range(len(test[0].features))
-                ]
-                near = [image.distances(anchors) for image in training]
-                hits = torch.stack(
-                    [
-                        (d < REACH * image.normal.unsqueeze(1)).any(dim=0)
-                        for d, image in zip(near, training, strict=True)
-                    ]
-                )
-                keep, count = ~hits.any(dim=0), hits.sum(dim=0)
-                after = [
-                    image.score(ratio, image.distances([layer[keep] for layer in anchors])) > threshold
-                    for image in test
-                ]
-                price = [
-                    image.score(ratio, d[:, count - hit.long() == 0]) > threshold
-                    for image, d, hit in zip(training, near, hits, strict=True)
-                ]
-                rest = [n for n in own if n not in chosen]
-                others = [n for n, name in enumerate(kinds) if name not in (kind, "good")]
-                good = [n for n, name in enumerate(kinds) if name == "good"]
-                groups = {"rest": rest, "other_kinds": others, "good": good}
+                after, price, anchors = lessons.teach(chosen, ratio, threshold)
                 row: dict[str, Any] = {"kind": kind, "taught": taught, "draw": draw, "missed": len(missed)}
-                for name, group in groups.items():
+                for name, group in {"rest": [n for n in own if n not in chosen], **groups}.items():
                     row[name] = [len(group), sum(before[n] for n in group), sum(after[n] for n in group)]
-                flagged = sum(image.score(ratio) > threshold for image in training)
-                row["training"] = [len(training), flagged, sum(price)]
-                row["anchors"] = [len(keep), int(keep.sum())]
-                yield row
+                yield {**row, "training": [len(training), flagged, sum(price)], "anchors": anchors}
+
+
+class Lessons:
+    """The marked patches of the ``missed`` test images, and how far every patch is from each: measured once."""
+
+    def __init__(self, training: list[Scored], test: list[Scored], missed: list[int]) -> None:
+        anchors = [
+            torch.cat([test[n].features[layer][test[n].marked] for n in missed])
+            for layer in range(len(test[0].features))
+        ]
+        self._training, self._test = training, test
+        self._source = torch.tensor([n for n in missed for _ in test[n].marked])
+        self._near_training = [image.distances(anchors) for image in training]
+        self._near_test = [image.distances(anchors) for image in test]
+
+    def teach(self, chosen: list[int], ratio: float, threshold: float) -> tuple[list[bool], list[bool], list[int]]:
+        """What is flagged with the ``chosen`` images as lessons: test images, training images, and anchors kept.
+
+        As in ``procon teach``: a marked patch that is evidence on a training image is left out, and a training image is
+        scored with the patches that no other one leaves out.
+        """
+        own = torch.isin(self._source, torch.tensor(chosen))
+        near = [distances[:, own] for distances in self._near_training]
+        hits = torch.stack(
+            [(d < REACH * image.normal.unsqueeze(1)).any(dim=0) for d, image in zip(near, self._training, strict=True)]
+        )
+        keep, count = ~hits.any(dim=0), hits.sum(dim=0)
+        after = [
+            image.score(ratio, distances[:, own][:, keep]) > threshold
+            for image, distances in zip(self._test, self._near_test, strict=True)
+        ]
+        price = [
+            image.score(ratio, d[:, count - hit.long() == 0]) > threshold
+            for image, d, hit in zip(self._training, near, hits, strict=True)
+        ]
+        return after, price, [len(keep), int(keep.sum())]
 
 
 def measure(data: Path, weights: Path, raw: Path, tokens: Path | None, parts: list[str]) -> None:
@@ -158,37 +182,46 @@ def read_rows(raw: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in raw.read_text(encoding="utf-8").splitlines()] if raw.exists() else []
 
 
+GROUPS = {"rest": "others", "other_kinds": "other_kinds", "good": "good", "training": "training"}
+
+
 def summarize(raw: Path) -> None:
-    """Write ``results/teach.csv``: one row for every part, kind and number of examples."""
+    """Write ``results/teach.csv``: for every part and kind what is found without lessons, then with 1, 3 and 5."""
+    rows = read_rows(raw)
     groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-    for row in read_rows(raw):
-        if row["taught"]:
-            groups.setdefault((row["part"], row["kind"], row["taught"]), []).append(row)
-    lines = []
-    for (part, kind, taught), rows in groups.items():
-        line: dict[str, Any] = {"part": part, "kind": kind, "taught": taught, "draws": len(rows)}
-        line["missed"] = rows[0]["missed"]
-        for name, label in (
-            ("rest", "others"),
-            ("other_kinds", "other_kinds"),
-            ("good", "good"),
-            ("training", "training"),
-        ):
-            values = np.array(
-                [[before / max(count, 1), after / max(count, 1)] for count, before, after in (r[name] for r in rows)]
-            )
-            low, high = np.percentile(values[:, 1], (2.5, 97.5))
-            line[f"{label}_images"] = rows[0][name][0]
-            line[f"{label}_before"] = f"{values[:, 0].mean():.3f}"
-            line[f"{label}_after"] = f"{values[:, 1].mean():.3f}"
-            line[f"{label}_low"], line[f"{label}_high"] = f"{low:.3f}", f"{high:.3f}"
-        line["anchors_kept"] = f"{np.mean([r['anchors'][1] / r['anchors'][0] for r in rows]):.2f}"
-        lines.append(line)
+    for row in rows:
+        groups.setdefault((row["part"], row["kind"], row["taught"]), []).append(row)
+    lines = [summarize_draws(*group, rows) for group, rows in groups.items()]
+    machine = rows[0]["environment"]
     with OUTPUT.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(lines[0]), lineterminator="\n")
+        writer = csv.DictWriter(stream, [*COLUMNS, *machine], lineterminator="\n", restval="")
         writer.writeheader()
-        writer.writerows(lines)
+        writer.writerows({**line, **machine} for line in lines)
     print(f"wrote {OUTPUT}")
+
+
+def summarize_draws(part: str, kind: str, taught: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over the draws of one part, kind and number of examples, and the range that holds 95 % of them."""
+    line: dict[str, Any] = {"part": part, "kind": kind, "taught": taught}
+    if not taught:
+        return line | {"images": rows[0]["images"], "found": rows[0]["found"]}
+    line |= {"draws": len(rows), "missed": rows[0]["missed"], "refused": sum(map(is_refused, rows))}
+    for name, label in GROUPS.items():
+        counts, before, after = (np.array(column, float) for column in zip(*(row[name] for row in rows), strict=True))
+        shares = after / np.maximum(counts, 1)
+        low, high = np.percentile(shares, (2.5, 97.5))
+        line[f"{label}_images"] = int(counts.mean())
+        line[f"{label}_before"] = f"{(before / np.maximum(counts, 1)).mean():.3f}"
+        line[f"{label}_after"] = f"{shares.mean():.3f}"
+        line[f"{label}_low"], line[f"{label}_high"] = f"{low:.3f}", f"{high:.3f}"
+    line["anchors_kept"] = f"{np.mean([row['anchors'][1] / row['anchors'][0] for row in rows]):.2f}"
+    return line
+
+
+def is_refused(row: dict[str, Any]) -> bool:
+    """Whether ``procon teach`` refuses the lesson without ``--force``: nothing is left of it, or it costs too much."""
+    count, before, after = row["training"]
+    return not row["anchors"][1] or (after > before and after > RATE * count)
 
 
 def main() -> None:
@@ -199,7 +232,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--tokens", type=Path, help="keep features here, so that a second run is quick")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     if arguments.command == "measure":
         measure(arguments.data, arguments.weights, arguments.raw, arguments.tokens, arguments.parts or list(PARTS))
     else:

@@ -4,15 +4,19 @@ import csv
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from measured_parts import fill
+from scipy.stats import spearmanr
 
 DOCS = Path(__file__).resolve().parent.parent
 PAGE = DOCS / "use" / "limits.md"
 RESULTS = DOCS.parent / "benchmarks" / "results" / "limits.csv"
 ALL = "all"
+REDRAWS = 2000
 CORRELATION, DIFFERENCE = "rank correlation over ", "mean difference over "
 COLUMNS = ("all", "scratch", "dent", "stain", "hole", "foreign", "faint", "medium", "clear")
 RENDERED = tuple(f"rendered_{name}" for name in COLUMNS)
+SHOWN = ("median_size", *RENDERED)
 
 
 def main() -> None:
@@ -50,7 +54,10 @@ def measured(rows: list[dict[str, str]]) -> str:
         "",
         f"| over | size alone | {' | '.join(COLUMNS)} |",
         f"|---|---:|{'---:|' * len(COLUMNS)}",
-        *(summary_row(row, CORRELATION, ("median_size", *RENDERED), shown) for row in rows),
+        *(summary_row(row, CORRELATION, SHOWN, shown) for row in rows),
+        f"| {len(kinds)} kinds, 95 % of redraws | {' | '.join(interval(kinds, name) for name in SHOWN)} |",
+        "",
+        f"Last row: where the correlation over kinds lies if the parts are drawn again {REDRAWS} times (bootstrap).",
         "",
         "Mean difference between the two shares, in percentage points:",
         "",
@@ -77,6 +84,32 @@ def measured(rows: list[dict[str, str]]) -> str:
         "WEIGHTS`, then `python benchmarks/limits.py summarize FILE`.",
     ]
     return "\n".join(line for line in lines if line is not None)
+
+
+def redraw(kinds: list[dict[str, str]], column: str) -> tuple[float, float]:
+    """The range that holds 95 % of the correlations over kinds, where whole parts are drawn again.
+
+    Kinds of one part share a model and a threshold, so that they are no independent observations.
+    """
+    random, parts = np.random.default_rng(0), list(dict.fromkeys(row["part"] for row in kinds))
+    pairs = {part: [row for row in kinds if row["part"] == part] for part in parts}
+    values = {
+        part: np.array([(float(row["real_found"]), float(row[column])) for row in rows]) for part, rows in pairs.items()
+    }
+    drawn = []
+    for _ in range(REDRAWS):
+        chosen = np.concatenate([values[parts[place]] for place in random.integers(len(parts), size=len(parts))])
+        chosen = chosen[np.isfinite(chosen).all(axis=1)]
+        if len(np.unique(chosen[:, 0])) > 1 and len(np.unique(chosen[:, 1])) > 1:
+            drawn.append(float(spearmanr(*chosen.T).statistic))
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def interval(kinds: list[dict[str, str]], column: str) -> str:
+    """That range, as the table shows it."""
+    low, high = redraw(kinds, column)
+    return f"{low:.2f} to {high:.2f}"
 
 
 def summary_row(

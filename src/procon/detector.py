@@ -100,19 +100,21 @@ class Detector(DetectorState):
         *,
         count: int | None = None,
         sizes: Sequence[int] | None = None,
+        kinds: Sequence[str] | None = None,
         seed: int = 0,
         progress: ShowProgress = None,
         say: Say = say_nothing,
     ) -> LimitsReport:
-        """Which rendered defects the model finds: scratches, dents, stains, holes and foreign structures.
+        """Which rendered defects the model finds: scratches, stains, holes and foreign structures.
 
         They are rendered on ``good`` images that the memory does not hold, or on training images, each scored without
         its own anchors. ``count`` is their number (default: what takes eight minutes on this machine, at most 8 of
-        each kind, size and contrast), ``sizes`` are in pixels. ``say`` is told the cost before the work starts. The
-        scores are kept with the model, so that ``save`` stores them; interrupted work goes on where it stopped.
+        each kind, size and contrast), ``sizes`` are in pixels, and ``kinds`` may also name "dent". ``say`` is told the
+        cost before the work starts. The scores are kept with the model, so that ``save`` stores them; interrupted work
+        goes on where it stopped.
         """
         with self._editor(progress) as editor:
-            bench, wanted = prepare_bench(self.model, editor, good, seed, sizes, say, count)
+            bench, wanted = prepare_bench(self.model, editor, good, seed, sizes, kinds, say, count)
             rows: list[Rendering] = []
             try:
                 for row in measure_defects(bench, wanted, self.model.renderings):

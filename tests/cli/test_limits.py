@@ -64,7 +64,7 @@ def test_the_folder_has_a_page_tables_and_json(run: Run, model: Path, tmp_path: 
         rows = list(csv.DictReader(stream))
     assert len(rows) == 60
     in_force = [cell for cell in cells if cell["in_force"] == "1"]
-    assert len(in_force) == 5 * 2 * 3
+    assert len(in_force) == len(RENDERED_KINDS) * 2 * 3
     for cell in in_force:  # the tables say the same
         own = [row for row in rows if all(row[name] == cell[name] for name in ("kind", "size", "contrast"))]
         own = [row for row in own if row["found"] and float(row["score_without"]) <= document["threshold"]]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
-from procon.limits.kinds import RENDERED_KINDS, SMALLEST_DEFECT, paint_defect
+from procon.limits.kinds import PAINTED_KINDS, SMALLEST_DEFECT, paint_defect
 from procon.limits.shapes import blob, disc, line
 
 ASKED = ("scratch", "dent", "stain")  # kinds that can be rendered anywhere, in any contrast
@@ -28,7 +28,7 @@ def paint(pixels: NDArray[Any], kind: str, size: int = 14, contrast: float = 25,
     return paint_defect(pixels, kind, size, contrast, (50, 45), np.random.default_rng(seed), (140, 45))
 
 
-@pytest.mark.parametrize("kind", RENDERED_KINDS)
+@pytest.mark.parametrize("kind", PAINTED_KINDS)
 @settings(deadline=None, max_examples=12)
 @given(
     size=st.integers(SMALLEST_DEFECT, 40),
@@ -52,7 +52,7 @@ def test_only_pixels_of_the_mask_change_and_none_by_more_than_the_contrast(
     assert pdist(np.argwhere(painted.mask)).max(initial=0) <= size + 1
 
 
-@pytest.mark.parametrize("kind", RENDERED_KINDS)
+@pytest.mark.parametrize("kind", PAINTED_KINDS)
 def test_a_rendering_depends_on_its_seed_alone(kind: str) -> None:
     first, again, other = (paint(textured(), kind, seed=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first.pixels, again.pixels)
@@ -78,7 +78,7 @@ def test_holes_and_foreign_structures_have_their_size_too(kind: str, size: int) 
     assert abs(pdist(np.argwhere(painted.mask)).max() + 1 - size) <= 1.6
 
 
-@pytest.mark.parametrize("kind", RENDERED_KINDS)
+@pytest.mark.parametrize("kind", PAINTED_KINDS)
 def test_images_of_more_than_8_bits_stay_what_they_are(kind: str) -> None:
     pixels = (textured() / 255 + 0.001).astype(np.float32)
     painted = paint(pixels, kind)
@@ -87,7 +87,7 @@ def test_images_of_more_than_8_bits_stay_what_they_are(kind: str) -> None:
     assert painted.change == pytest.approx(255 * np.abs(painted.pixels - pixels).max(), abs=1e-3)
 
 
-@pytest.mark.parametrize("kind", RENDERED_KINDS)
+@pytest.mark.parametrize("kind", PAINTED_KINDS)
 def test_an_image_without_colours_gets_none(kind: str) -> None:
     painted = paint(np.repeat(textured()[:, :, :1], 3, axis=2), kind)
     assert (painted.pixels == painted.pixels[:, :, :1]).all()

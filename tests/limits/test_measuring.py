@@ -209,3 +209,16 @@ def test_images_in_memory_carry_defects_too(tiny_backbone: Path) -> None:
     names = [host.name for host in limits.renderings.hosts]
     assert len(set(names)) == 2 and not set(names) & set(own.model.memory.names)
     assert np.isfinite([row.score for row in limits.renderings.rows if row.score is not None]).all()
+
+
+def test_kinds_are_those_asked_for_and_the_rest_is_named(detector: Detector, separate: Path) -> None:
+    fresh = with_model(detector)
+    usual = fresh.limits(separate, count=9, sizes=(10,))
+    assert usual.renderings.plan.kinds == RENDERED_KINDS and "dent" not in RENDERED_KINDS
+    assert any(line.startswith("dents are not rendered") for line in usual.describe())
+    asked = fresh.limits(separate, count=9, sizes=(10,), kinds=("dent", "scratch"))
+    assert asked.renderings.plan.kinds == ("scratch", "dent")
+    assert {row.kind for row in asked.renderings.rows} == {"scratch", "dent"}
+    assert not any(line.startswith("dents are not rendered") for line in asked.describe())
+    with pytest.raises(ConfigError, match="kinds must be among scratch, dent"):
+        fresh.limits(separate, count=9, kinds=("crack",))

@@ -127,4 +127,4 @@ def test_fit_names_the_odd_image_and_writes_its_picture(
     assert code == 0, err
     assert "pictures of the odd images: " in out
     page = (tmp_path / "part-odd.html").read_text(encoding="utf-8")
-    assert "1 of 31 training images score far above the others" in page and page.count("<img class=heat") == 1
+    assert "1 of 31 training images scores far above the others" in page and page.count("<img class=heat") == 1

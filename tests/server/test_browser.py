@@ -12,6 +12,8 @@ import pytest
 from procon import Detector
 from procon.showing import painting
 from tests.accessibility import assert_accessible
+from tests.chromium import watch_page
+from tests.conftest import part_pixels
 from tests.server.process import ServerProcess, serving, tiny_settings, wait_for
 from tests.server.test_api import png, with_odd_image
 
@@ -420,6 +422,76 @@ def test_flagged_parts_are_reviewed_with_the_keyboard_and_a_false_alarm_is_learn
     until(page, "document.querySelectorAll('#queue li').length === 2")
     page.keyboard.press("d")
     until(page, "document.querySelectorAll('#queue li').length === 1")
+
+
+def test_a_missed_defect_is_marked_priced_taught_and_taken_back(
+    browser: Any, tmp_path: Path, detector: Detector, tiny_backbone: Path
+) -> None:
+    score = detector.predict(part_pixels(3, True)).score
+    detector.save(tmp_path / "disc.procon")
+    with serving(tmp_path, *tiny_settings(tiny_backbone)) as server, server.client() as client:
+        client.put("/v1/models/disc/threshold", json={"score": 1.2 * score})
+        client.post("/v1/models/disc/predict", content=png(3, defect=True), headers={"content-type": "image/png"})
+        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        problems = watch_page(page)
+        page.goto(f"{server.url}/#review")
+        connected(page)
+        until(page, "document.querySelector('#queue-count').textContent === 'Nothing to review'")
+        page.check("#passed")
+        verdict(page, "Good")
+        assert page.inner_text("#queue-count") == "1 part that passed, latest first"
+        page.click("#mark")
+        assert page.is_disabled("#ask-price") and page.is_hidden("#why")
+        frame = page.locator("#frame").bounding_box()
+
+        def at(x: float, y: float) -> tuple[float, float]:
+            """Where a pixel of the part (80 x 96) is on the page."""
+            return frame["x"] + x / 80 * frame["width"], frame["y"] + y / 96 * frame["height"]
+
+        page.mouse.move(*at(30, 40))
+        page.mouse.down()
+        page.mouse.move(*at(50, 60), steps=4)
+        page.mouse.up()
+        assert page.inner_text("#teach-words").startswith("Marked: 2"), page.inner_text("#teach-words")
+        assert page.is_hidden("#why"), "marking does not explain"
+        assert page.locator("#lesson-marks .marked").count() == 1
+        page.click("#ask-price")
+        wait_for(lambda: page.locator("#teach-actions button").count() == 2, 240)
+        assert "with the lesson, above the threshold" in page.inner_text("#teach-words")
+        assert "none of 8 training images more would be flagged" in page.inner_text("#price")
+        page.wait_for_timeout(300)
+        assert_accessible(page)
+        page.click("#teach-actions .main")
+        verdict(page, "Anomalous")
+        assert page.is_hidden("#teach") and page.locator("#lesson-marks .marked").count() == 0
+        assert page.is_disabled("#mark"), "what is flagged is not missed"
+        page.click("#regions li button")
+        page.wait_for_selector(".tile")
+        assert "lesson 1 decided" in page.inner_text("#why-body") and "by lesson 1" in page.inner_text("#why-words")
+        page.click("nav [data-view=models]")
+        assert "lesson 1: " in page.inner_text("#list .lessons")
+        page.click("#list .lessons button")
+        until(page, "!document.querySelector('#list .lessons')")
+        assert client.get("/v1/models/disc").json()["lessons"] == []
+        assert problems == []
+
+
+def test_a_defect_is_marked_with_the_keyboard(
+    browser: Any, tmp_path: Path, detector: Detector, tiny_backbone: Path
+) -> None:
+    detector.save(tmp_path / "disc.procon")
+    with serving(tmp_path, *tiny_settings(tiny_backbone)) as server:
+        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        page.goto(server.url)
+        connected(page)
+        choose(page, 50)
+        verdict(page, "Good")
+        page.click("#mark")
+        for key in ("ArrowLeft", "ArrowUp", "Enter", "ArrowRight", "ArrowRight", "ArrowDown", "ArrowDown", "Enter"):
+            page.keyboard.press(key)
+        assert page.inner_text("#teach-words") == "Marked: 6 × 8 px at 37, 44." and page.is_enabled("#ask-price")
+        page.keyboard.press("Escape")
+        assert page.is_hidden("#teach") and page.locator("#lesson-marks rect").count() == 0
 
 
 def test_what_was_said_is_taken_back_with_a_button(page: Any) -> None:

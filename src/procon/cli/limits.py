@@ -34,6 +34,10 @@ def limits(
     sizes: Annotated[
         str | None, Option(help="Sizes in pixels, such as 3,10,30; default: from 3 to a tenth of the part.")
     ] = None,
+    kinds: Annotated[
+        str | None,
+        Option(help="Kinds of defects, joined by commas; default: scratch,stain,hole,foreign. dent is rendered too."),
+    ] = None,
     seed: Annotated[int, Option(min=0, help="Another number draws other defects.")] = 0,
     store: Annotated[
         bool,
@@ -46,14 +50,15 @@ def limits(
 ) -> None:
     """Say how small a defect a model finds: defects are rendered on good images and scored.
 
-    Scratches, dents, stains, holes and foreign structures, in several sizes and contrasts. Rendered defects are not
+    Scratches, stains, holes and foreign structures, in several sizes and contrasts. Rendered defects are not
     real ones. After Ctrl-C, the same command goes on where it stopped.
     """
     if output.is_file():
         raise ConfigError(f"--output must be a folder, got the file {output}")
     wanted = None if sizes is None else _parse_sizes(sizes)
     detector = load_detector(model, weights, training, device)
-    found = run_limits(detector, model if store else None, good, count=count, sizes=wanted, seed=seed)
+    named = None if kinds is None else [kind.strip() for kind in kinds.split(",")]
+    found = run_limits(detector, model if store else None, good, count=count, sizes=wanted, kinds=named, seed=seed)
     report_limits(detector, found, output, as_json=as_json)
 
 
@@ -64,6 +69,7 @@ def run_limits(
     *,
     count: int | None = None,
     sizes: "Sequence[int] | None" = None,
+    kinds: "Sequence[str] | None" = None,
     seed: int = 0,
 ) -> "LimitsReport":
     """Measure, tell the cost before, and keep the scores in the ``model`` file, those of interrupted work too."""
@@ -72,7 +78,9 @@ def run_limits(
     console, before = stderr_console(), detector.model.renderings
     try:
         with show_progress() as on_progress:
-            return detector.limits(good, count=count, sizes=sizes, seed=seed, progress=on_progress, say=console.print)
+            return detector.limits(
+                good, count=count, sizes=sizes, kinds=kinds, seed=seed, progress=on_progress, say=console.print
+            )
     except KeyboardInterrupt:
         if model is not None and detector.model.renderings is not before:
             console.print(f"the scores so far are kept in {show_name(model)}: the same command goes on from there")

@@ -223,9 +223,11 @@ def explain(
         echo(json.dumps(explanation.to_dict()))
     else:
         x, y = explanation.xy
-        echo(f"{show_name(image)}: pixel {x},{y}, patch score {explanation.score:.4f}")
-        if explanation.lesson is not None:
-            echo(f"  {explanation.lesson.describe()}")
+        lesson = explanation.lesson
+        raised = "" if lesson is None else f", {explanation.score * lesson.gain:.4f} with {lesson.lesson}"
+        echo(f"{show_name(image)}: pixel {x},{y}, patch score {explanation.score:.4f}{raised}")
+        if lesson is not None:
+            echo(f"  {lesson.describe()}")
         for layer in explanation.layers:
             blocks = ", ".join(map(str, layer.blocks))
             echo(f"  block {blocks:<8} residual {layer.residual:.4f}  adds {layer.contribution:.4f}")

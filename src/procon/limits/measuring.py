@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +19,7 @@ from procon.amounts import count_of, human_time
 from procon.arrays import Bools
 from procon.errors import ConfigError, ImageError
 from procon.limits.area import find_part
-from procon.limits.kinds import RENDERED_KINDS
-from procon.limits.plan import CONTRASTS, SIZES, Host, check_sizes, choose_sizes, host_of, place_defect
+from procon.limits.plan import CONTRASTS, SIZES, Host, check_kinds, check_sizes, choose_sizes, host_of, place_defect
 from procon.method.consensus import top_mean
 from procon.method.score import LayerReading, levels_without_own, raise_scores, read_layers
 from procon.method.stand_ins import StandIns
@@ -38,6 +38,14 @@ HOSTS = 30  # good images that carry defects
 PASSES = 8  # defects of each kind, size and contrast
 FEWEST_PASSES = 2
 SECONDS = 480.0  # that the default number of defects may take, see choose_count
+
+
+class Wish(NamedTuple):
+    """Which defects a user asks for."""
+
+    seed: int
+    kinds: tuple[str, ...]
+    sizes: Sequence[int] | None  # pixels; None: chosen for the part
 
 
 @dataclass
@@ -88,6 +96,7 @@ def prepare_bench(
     good: ImageLikes | None,
     seed: int,
     sizes: Sequence[int] | None,
+    kinds: Sequence[str] | None,
     say: Say,
     count: int | None,
 ) -> tuple[Bench, int]:
@@ -102,7 +111,8 @@ def prepare_bench(
         spread = _spread(len(items))
         items, images = [items[n] for n in spread], tuple(images[n] for n in spread)
         editor.sources.hold(images, items)
-    cells = len(RENDERED_KINDS) * len(CONTRASTS) * (SIZES if sizes is None else len(set(sizes)))
+    wish = Wish(seed, check_kinds(kinds), sizes)
+    cells = len(wish.kinds) * len(CONTRASTS) * (SIZES if sizes is None else len(set(sizes)))
     before, each = time_image(model, editor, items[0], training=good is None)
     wanted = choose_count(cells, before * len(items), each) if count is None else count
     hosts = len(images) if good is not None else min(HOSTS, len(images))
@@ -111,8 +121,8 @@ def prepare_bench(
         f"{human_time(before * len(items) + each * wanted)}"
     )
     if good is None:
-        return _bench_of_training(model, editor, items, seed, sizes), wanted
-    return _bench_of_separate(model, editor, items, images, seed, sizes), wanted
+        return _bench_of_training(model, editor, items, wish), wanted
+    return _bench_of_separate(model, editor, items, images, wish), wanted
 
 
 def choose_count(cells: int, seconds_before: float, seconds_each: float) -> int:
@@ -157,9 +167,7 @@ def _training_items(model: Model, editor: Editor) -> tuple[list[ImageLike], tupl
     return items, memory.images
 
 
-def _bench_of_training(
-    model: Model, editor: Editor, items: Sequence[ImageLike], seed: int, sizes: Sequence[int] | None
-) -> Bench:
+def _bench_of_training(model: Model, editor: Editor, items: Sequence[ImageLike], wish: Wish) -> Bench:
     """Every training image is read; some of them carry defects."""
     reader, memory, config = editor.reader, model.memory, model.config
     chosen, good, features = set(_spread(len(items))), [], []
@@ -181,7 +189,7 @@ def _bench_of_training(
             score = float(top_mean(reading.ranked, config.top_ratio))
             good.append(GoodImage(memory.images[number], items[number], score, number, levels))
             features.append(image[0][0][0].cpu().numpy())
-    return _make_bench(model, editor, good, features, seed, sizes, stand_ins)
+    return _make_bench(model, editor, good, features, wish, stand_ins)
 
 
 def _bench_of_separate(
@@ -189,8 +197,7 @@ def _bench_of_separate(
     editor: Editor,
     items: Sequence[ImageLike],
     images: Sequence[TrainingImage],
-    seed: int,
-    sizes: Sequence[int] | None,
+    wish: Wish,
 ) -> Bench:
     reader, good, features = editor.reader, [], []
     for image, item, (layers, size) in zip(images, items, reader.embed_each(items), strict=True):
@@ -198,7 +205,7 @@ def _bench_of_separate(
         good.append(GoodImage(image, item, float(top_mean(reading.ranked, model.config.top_ratio))))
         features.append(layers[0][0].cpu().numpy())
         editor.on_progress("reading good images", len(good), len(items))
-    return _make_bench(model, editor, good, features, seed, sizes, None)
+    return _make_bench(model, editor, good, features, wish, None)
 
 
 def _make_bench(
@@ -206,8 +213,7 @@ def _make_bench(
     editor: Editor,
     good: list[GoodImage],
     features: Sequence[np.ndarray[tuple[int, ...], np.dtype[np.float32]]],
-    seed: int,
-    sizes: Sequence[int] | None,
+    wish: Wish,
     stand_ins: Sequence[StandIns] | None,
 ) -> Bench:
     """Where the part is in each good image, and which sizes fit it."""
@@ -216,9 +222,10 @@ def _make_bench(
     config = model.config
     hosts = [Host.of(config, host.image.size, area) for host, area in zip(good, parts or counted, strict=True)]
     extent = int(np.median([host.extent for host in hosts]))
-    chosen = choose_sizes(extent) if sizes is None else check_sizes(sizes, extent)
+    chosen = choose_sizes(extent) if wish.sizes is None else check_sizes(wish.sizes, extent)
     whole = parts is None and model.memory.roi is None
-    plan = RenderingPlan(seed, RENDERED_KINDS, chosen, tuple(CONTRASTS.values()), stand_ins is None, whole, extent)
+    levels = tuple(CONTRASTS.values())
+    plan = RenderingPlan(wish.seed, wish.kinds, chosen, levels, stand_ins is None, whole, extent)
     return Bench(model, editor, good, hosts, plan, stand_ins)
 
 

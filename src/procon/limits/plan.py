@@ -9,7 +9,7 @@ from numpy.random import Generator
 from procon.arrays import Bools, Box
 from procon.config import Config
 from procon.errors import ConfigError
-from procon.limits.kinds import SMALLEST_DEFECT, Painted, paint_defect
+from procon.limits.kinds import PAINTED_KINDS, RENDERED_KINDS, SMALLEST_DEFECT, Painted, paint_defect
 from procon.model.renderings import PixelPlace, Rendering, RenderingPlan
 from procon.vision.framing import patch_box
 from procon.vision.images import Picture
@@ -67,6 +67,15 @@ def check_sizes(sizes: Sequence[int], extent: int) -> tuple[int, ...]:
             f"{list(sizes)}"
         )
     return tuple(sorted(set(sizes)))
+
+
+def check_kinds(kinds: Sequence[str] | None) -> tuple[str, ...]:
+    """Kinds of defects that a user asks for, each once; by default those whose share says something of real ones."""
+    if kinds is None:
+        return RENDERED_KINDS
+    if not kinds or not set(kinds) <= set(PAINTED_KINDS):
+        raise ConfigError(f"kinds must be among {', '.join(PAINTED_KINDS)}, got {', '.join(kinds) or 'none'}")
+    return tuple(kind for kind in PAINTED_KINDS if kind in kinds)
 
 
 def host_of(plan: RenderingPlan, number: int, hosts: int) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from procon.amounts import count_of
+from procon.limits.kinds import DROPPED_KINDS
 from procon.limits.plan import CONTRASTS
 from procon.limits.statistics import (
     Count,
@@ -23,6 +24,10 @@ from procon.model.renderings import Renderings
 STAND_IN = (
     "rendered defects are not real ones: they compare kinds, sizes, places and rates on this part, and promise nothing "
     "about the defects to come"
+)
+_LEFT_OUT = (
+    "{}s are not rendered: on real parts, the share of rendered ones that is found said nothing certain about real "
+    "defects (--kinds renders them all the same)"
 )
 _FEWEST = 8  # rendered defects, below which a sentence says nothing about a contrast
 
@@ -142,6 +147,7 @@ class LimitsReport:
             )
         if plan.whole_image:
             lines.append("no background was told from the part: defects are rendered on the whole image")
+        lines += [_LEFT_OUT.format(kind) for kind in DROPPED_KINDS if kind not in plan.kinds]
         return [*lines, STAND_IN]
 
     def to_dict(self) -> dict[str, Any]:

@@ -55,9 +55,13 @@ def write_suspects(path: Path, detector: Detector, ranked: Sequence[Suspect], li
 def write_odd_images(path: Path, detector: Detector, odd: Sequence[Suspect]) -> None:
     """Write the page for what ``detector.odd_images()`` returned."""
     assert detector.calibration is not None
+    one = len(odd) == 1
+    score, they = ("scores", "It stays") if one else ("score", "They stay")
+    rule = ("but does not set" if one else "but do not set", "and counts for" if one else "and count for")
+    sets = rule[detector.calibration.rule == "guarantee"]
     facts = [
-        f"{len(odd)} of {len(detector.calibration.scores)} training images score far above the others. They stay in "
-        "the memory, but do not set the threshold.",
+        f"{len(odd)} of {len(detector.calibration.scores)} training images {score} far above the others. {they} in "
+        f"the memory, {sets} the threshold.",
         "The number of an image is how many robust standard deviations its score lies above the median.",
         *detector.calibration.describe(detector.model.memory.names),
     ]

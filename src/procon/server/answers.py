@@ -11,8 +11,9 @@ from PIL import Image
 from procon.arrays import Box
 from procon.config import Config
 from procon.errors import ImageError
+from procon.model.lessons import lesson_pixels
 from procon.names import show_name
-from procon.prediction import Explanation, Prediction
+from procon.prediction import Explanation, LessonEvidence, Prediction
 from procon.results.inspection import OVERLAY_SIDE
 from procon.server import schemas
 from procon.server.models import Entry, ServedModel
@@ -75,10 +76,20 @@ def model_answer(service: Service, name: str, entry: Entry) -> schemas.ModelAnsw
         anchors=model.anchors,
         loaded=model.loaded,
         threshold=threshold_answer(model, model.calibration) if model.calibration else None,
+        lessons=_lessons(service, model),
         history=[schemas.ChangeAnswer(**change.to_dict()) for change in model.history[-50:]],
         verdicts=verdicts,
         waiting=waiting,
     )
+
+
+def _lessons(service: Service, model: ServedModel) -> list[schemas.LessonAnswer]:
+    """The lessons of a model; an exported one has them in its graph and does not name them."""
+    lessons = () if model.full_detector is None else model.full_detector.model.lessons
+    return [
+        schemas.LessonAnswer(name=lesson.name, box=lesson.box, sentence=service.redact(lesson.describe()))
+        for lesson in lessons
+    ]
 
 
 def job_answer(service: Service, job: StoreRow) -> schemas.JobAnswer:
@@ -114,7 +125,7 @@ def map_npy(part: InspectedPart) -> bytes:
 
 def explanation_answer(model: ServedModel, picture: Picture, explanation: Explanation) -> schemas.ExplanationAnswer:
     """An explanation with pictures of its patches, without paths of this machine."""
-    crop, inner = _show_patch(model.config, picture, picture.size, explanation.box)
+    crop, inner = show_patch(model.config, picture, picture.size, explanation.box)
     patches = []
     for normal in explanation.normal_patches():
         image = model.detector.model.memory.images[normal.number]
@@ -123,11 +134,12 @@ def explanation_answer(model: ServedModel, picture: Picture, explanation: Explan
         if isinstance(opened, ImageError):
             shown["missing"] = "the training image can no longer be read"
         else:
-            shown["picture"], shown["inner"] = _show_patch(model.config, opened, image.size, normal.box)
+            shown["picture"], shown["inner"] = show_patch(model.config, opened, image.size, normal.box)
         facts = {**vars(normal), "image": show_name(Path(normal.image).name)}
         patches.append(schemas.NormalPatchAnswer(**facts, **shown))
+    lesson = None if explanation.lesson is None else _lesson_evidence(model, explanation.lesson)
     return schemas.ExplanationAnswer(
-        **{**vars(explanation), "layers": [vars(layer) for layer in explanation.layers]},
+        **{**vars(explanation), "layers": [vars(layer) for layer in explanation.layers], "lesson": lesson},
         model=model.name,
         revision=model.revision,
         typical=model.calibration.typical if model.calibration else None,
@@ -137,7 +149,15 @@ def explanation_answer(model: ServedModel, picture: Picture, explanation: Explan
     )
 
 
-def _show_patch(config: Config, picture: Picture, size: tuple[int, int], box: Box) -> tuple[str, schemas.BoxShares]:
+def _lesson_evidence(model: ServedModel, evidence: LessonEvidence) -> schemas.LessonEvidenceAnswer:
+    """The marked defect that raised the score, with its picture."""
+    lesson = next(known for known in model.detector.model.lessons if known.name == evidence.lesson)
+    marked, inner = show_patch(model.config, Picture(lesson_pixels(lesson)), lesson.image.size, evidence.box)
+    facts = {**vars(evidence), "image": show_name(Path(evidence.image).name)}
+    return schemas.LessonEvidenceAnswer(**facts, picture=marked, inner=inner)
+
+
+def show_patch(config: Config, picture: Picture, size: tuple[int, int], box: Box) -> tuple[str, schemas.BoxShares]:
     """A patch with its surroundings, as a data: URL, and its place in that picture.
 
     ``picture`` shows an image of ``size`` (height, width) and may be smaller.

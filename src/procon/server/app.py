@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 
 import procon
 from procon.errors import OutputError, ProconError
-from procon.server import routes_files, routes_jobs, routes_models, routes_review
+from procon.server import routes_files, routes_jobs, routes_lessons, routes_models, routes_review
 from procon.server.connections import Connection, WaitingAnswers
 from procon.server.disk import describe_storage_error, is_disk_full
 from procon.server.openapi import PROBLEMS, content
@@ -64,7 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.service = service
     app.add_middleware(Guard, token=settings.token, limits=settings.limits, count=service.metrics.count_answer)
-    for module in (routes_jobs, routes_review, routes_files, routes_models):
+    for module in (routes_jobs, routes_review, routes_lessons, routes_files, routes_models):
         app.include_router(module.router(service))
     _add_probes(app, service)
     _add_handlers(app, service)

@@ -1,4 +1,4 @@
-"""The queue of fits and of feedback to learn: one job at a time, each in its own process, resumed after a restart."""
+"""The queue of fits, feedback to learn and lessons to price: one at a time, in a process each; a restart resumes it."""
 
 import asyncio
 import contextlib
@@ -13,6 +13,7 @@ from typing import Any
 from procon.files import find_partial_files
 from procon.server.disk import install
 from procon.server.learning import Learning, OnLearned
+from procon.server.lessons import Teaching
 from procon.server.models import Models
 from procon.server.process import JobError, JobProcess, JobProgress
 from procon.server.request_errors import Redactor, RequestError
@@ -43,6 +44,7 @@ class Jobs:
         self.learning = Learning(settings, store, models, on_learned)
         self._work = settings.state_folder / "jobs"
         self._training = settings.state_folder / "training"
+        self.teaching = Teaching(settings, store, models, self._work, self._training)
         self._wake = asyncio.Event()
         self._process = JobProcess(on_change)
         self._running: int | None = None
@@ -78,6 +80,14 @@ class Jobs:
             self._store.add_job("learn", model, {})
         self._notify()
 
+    def queue_lesson(
+        self, model: str, verdict: StoreRow, image: tuple[bytes, str], box: list[int], *, force: bool
+    ) -> int:
+        """Queue the computation of the price of a lesson, and return its number."""
+        number = self.teaching.queue(model, verdict, image, box, force=force)
+        self._notify()
+        return number
+
     def check_free(self, model: str, replace: bool) -> None:
         """Refuse a fit if its name is taken or if too many jobs are waiting."""
         if self._models.is_exported(model):
@@ -93,9 +103,9 @@ class Jobs:
             raise RequestError(503, "too many jobs are waiting; try again later", {"retry-after": "30"})
 
     async def cancel(self, job: StoreRow) -> None:
-        """Stop a fit and remove its images."""
-        if job["kind"] != "fit":
-            raise RequestError(409, "only a fit can be cancelled")
+        """Stop a fit or the computation of a price, and remove what it made."""
+        if job["kind"] == "learn":
+            raise RequestError(409, "feedback cannot be cancelled; take it back")
         if not self._store.move_job(job["id"], "cancelled", "cancelled by request", only=("queued", "running")):
             state = (self._store.job(job["id"]) or job)["state"]
             raise RequestError(409, f"the job is {state}; only a queued or running one can be cancelled")
@@ -163,6 +173,7 @@ class Jobs:
         for folder in self._training.glob("*/fit-*"):
             if str(folder.relative_to(self._training)) not in used:
                 shutil.rmtree(folder, ignore_errors=True)
+        self.teaching.sweep()
         for folder in (self._models.folder, self._settings.state_folder):
             for partial_file in find_partial_files(folder):
                 partial_file.unlink(missing_ok=True)
@@ -171,7 +182,7 @@ class Jobs:
         return self._work / f"{number}.procon"
 
     def _discard(self, job: StoreRow) -> None:
-        self._result(job["id"]).unlink(missing_ok=True)
+        self.teaching.discard(job["id"])
         if folder := job["settings"].get("folder"):
             shutil.rmtree(self._training / folder, ignore_errors=True)
 
@@ -202,7 +213,8 @@ class Jobs:
         self._running = job["id"]
         self._on_change()
         try:
-            await (self._run_fit(job) if job["kind"] == "fit" else self._run_learning(job))
+            run = {"fit": self._run_fit, "learn": self._run_learning, "teach": self._run_teaching}
+            await run[job["kind"]](job)
         except JobError as error:
             self._fail(job, str(error))
         except Exception:
@@ -254,6 +266,11 @@ class Jobs:
         if not finished:
             result.unlink(missing_ok=True)
         self._store.move_job(number, "done" if finished else "queued")
+
+    async def _run_teaching(self, job: StoreRow) -> None:
+        await self.teaching.propose(job, partial(self._run_process, job["id"]))
+        if not self._store.move_job(job["id"], "done", only=("running",)):
+            self.teaching.discard(job["id"])  # cancelled while it ended
 
     async def _run_process(self, number: int, task: dict[str, Any]) -> None:
         await self._process.run(task, self._work / f"{number}.log")

@@ -76,7 +76,7 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/jobs/{number}/cancel")
     async def cancel(number: RowNumber) -> JobAnswer:
-        """Cancel a fit and delete its images."""
+        """Cancel a fit and delete its images, or stop computing the price of a lesson."""
         await service.jobs.cancel(require_existing(service.store.job(number), "job"))
         return find_job(number)
 

@@ -101,6 +101,19 @@ class LayerAnswer(BaseModel):
     contribution: float
 
 
+class LessonEvidenceAnswer(BaseModel):
+    """The marked defect that raised the score of the patch."""
+
+    lesson: str
+    image: str
+    box: Box
+    distance: float = Field(description="From the patch to the marked one.")
+    normal_distance: float = Field(description="From the patch to the nearest normal anchors.")
+    gain: float = Field(description="What the score of the patch was multiplied by.")
+    picture: str = Field(description="The marked patch with its surroundings, a data: URL.")
+    inner: BoxShares
+
+
 class ExplanationAnswer(BaseModel):
     """Why a patch has its score."""
 
@@ -115,6 +128,7 @@ class ExplanationAnswer(BaseModel):
     inner: BoxShares
     layers: list[LayerAnswer]
     normal_patches: list[NormalPatchAnswer]
+    lesson: LessonEvidenceAnswer | None = Field(description="Null if no lesson raised this score.")
 
 
 class RenderedAnswer(BaseModel):
@@ -192,6 +206,14 @@ class ChangeAnswer(BaseModel):
     note: str = ""
 
 
+class LessonAnswer(BaseModel):
+    """A lesson that a model has: a marked defect whose like it looks for."""
+
+    name: str
+    box: Box
+    sentence: str
+
+
 class ModelAnswer(BaseModel):
     """One model."""
 
@@ -207,6 +229,7 @@ class ModelAnswer(BaseModel):
     anchors: int = 0
     loaded: float | None = None
     threshold: ThresholdAnswer | None = None
+    lessons: list[LessonAnswer] = []
     history: list[ChangeAnswer] = []
     verdicts: int = 0
     waiting: int = Field(default=0, description="Parts above the threshold that nobody has reviewed.")
@@ -223,7 +246,7 @@ class JobAnswer(BaseModel):
     """Work that takes longer than a request."""
 
     id: int
-    kind: Literal["fit", "learn"]
+    kind: Literal["fit", "learn", "teach"]
     model: str
     state: Literal["queued", "running", "finishing", "done", "failed", "cancelled"]
     at: float

@@ -1,4 +1,4 @@
-"""The child process of a job: fits or edits a model, reports progress on stdout, and ends when the server does."""
+"""The child process of a job: fits or edits a model or prices a lesson, and ends when the server does."""
 
 import json
 import os
@@ -6,10 +6,14 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from procon.config import Config
 from procon.errors import ProconError
+from procon.files import atomic_path
+
+if TYPE_CHECKING:
+    from procon.model.teaching import Price
 
 _EVERY_SECONDS = 0.1
 
@@ -20,7 +24,7 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(5)  # requests come first
     try:
-        (run_fit if task["kind"] == "fit" else run_learning)(task)
+        {"fit": run_fit, "learn": run_learning, "teach": run_teaching}[task["kind"]](task)
     except (ProconError, OSError) as error:
         _send(error=str(error))
         return 2
@@ -86,6 +90,43 @@ def run_learning(task: dict[str, Any]) -> tuple[int, int]:
     if added or forgotten:
         detector.save(task["output"])
     return len(added), len(forgotten)
+
+
+def run_teaching(task: dict[str, Any]) -> None:
+    """Write what a lesson costs, and the model with the lesson, for somebody to decide."""
+    from procon.detector import Detector
+    from procon.model.metadata import read_metadata
+
+    _send(stage="loading the model", done=0, total=1)
+    base = read_metadata(Path(task["model"]))["tensors_sha256"]
+    detector = Detector.load(task["model"], weights=task["weights"], training=task["training"], device=task["device"])
+    left, top, right, bottom = task["box"]
+    proposal = detector.propose_lesson(
+        Path(task["image"]), (left, top, right, bottom), force=task["force"], progress=_ProgressReport()
+    )
+    price = proposal.price
+    found = {
+        "base": base,
+        "lesson": proposal.lesson.name,
+        "sentences": proposal.describe(),
+        "score_before": proposal.score[0],
+        "score_after": proposal.score[1],
+        "is_too_high": price is not None and price.is_too_high,
+        "added": [] if price is None else [_flagged(price, place) for place in price.added],
+    }
+    detector.accept_lesson(proposal, force=True).save(task["output"])
+    with atomic_path(Path(task["price"])) as draft:
+        draft.write_text(json.dumps(found), encoding="utf-8")
+
+
+def _flagged(price: "Price", place: int) -> dict[str, Any]:
+    """A training image that only the lesson flags."""
+    return {
+        "number": place,
+        "before": price.before[place],
+        "after": price.after[place],
+        "box": price.boxes[place],
+    }
 
 
 if __name__ == "__main__":

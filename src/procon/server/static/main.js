@@ -7,6 +7,7 @@ import * as inspection from "./inspect.js";
 import * as models from "./models.js";
 import * as review from "./review.js";
 import { all, choose, current, onState, setState } from "./state.js";
+import * as teach from "./teach.js";
 import * as threshold from "./threshold.js";
 import * as viewer from "./viewer.js";
 
@@ -80,7 +81,7 @@ function take(files) {
 }
 
 viewer.start();
-for (const part of [inspection, review, threshold, models, actions]) part.start();
+for (const part of [inspection, review, teach, threshold, models, actions]) part.start();
 onState(() => { view(); badge(); problems(); });
 window.addEventListener("hashchange", jump);
 $("#model").addEventListener("change", (event) => choose(event.target.value));

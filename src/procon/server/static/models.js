@@ -5,6 +5,7 @@ import { json, request, upload } from "./api.js";
 import { $, element, percent, plural, toast } from "./draw.js";
 import { oddImages } from "./good.js";
 import { all, choose, onState } from "./state.js";
+import { lessonsOf } from "./teach.js";
 
 const SOON = 250; // ms without another change before the server is asked
 let good = [];
@@ -95,11 +96,11 @@ async function fit(event) {
 function jobRow(job) {
   const live = ["queued", "running", "finishing"].includes(job.state);
   const name = element("div", {}, element("strong", { textContent: job.model }),
-    element("div", { className: "soft", textContent: job.kind === "fit" ? `fit on ${plural(job.images, "image")}` : "learning" }));
+    element("div", { className: "soft", textContent: job.kind === "fit" ? `fit on ${plural(job.images, "image")}` : job.kind === "teach" ? "price of a lesson" : "learning" }));
   const words = job.reason ?? (job.state === "running" ? `${job.stage ?? "starting"}${job.total ? ` ${job.done} of ${job.total}` : ""}` : job.state);
   const middle = element("div", {}, element("div", { className: job.state === "failed" ? "error" : "soft", textContent: words }));
   if (live) middle.prepend(element("progress", job.total ? { max: job.total, value: job.done } : {}));
-  const cancel = job.kind === "fit" && (job.state === "queued" || job.state === "running")
+  const cancel = job.kind !== "learn" && (job.state === "queued" || job.state === "running")
     ? element("button", { type: "button", textContent: "Cancel", onclick: () => request(`/v1/jobs/${job.id}/cancel`, { method: "POST" }).catch((error) => toast(error.message)) })
     : element("span", { className: "soft", textContent: live ? "" : new Date(1000 * job.finished).toLocaleTimeString() });
   return element("li", {}, name, middle, cancel);
@@ -114,7 +115,7 @@ function modelRow(model) {
   if (model.error) facts.push(`its file cannot be loaded: ${model.error}`);
   return element("li", {}, element("strong", { textContent: model.name }), ...facts.map((fact) => element("p", { textContent: fact })),
     element("p", { className: "counts" }),
-    ...(model.threshold ? oddImages(model) : []), actionsOf(model), ...historyOf(model));
+    ...(model.threshold ? oddImages(model) : []), ...lessonsOf(model), actionsOf(model), ...historyOf(model));
 }
 
 function render() {

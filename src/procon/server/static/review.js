@@ -10,15 +10,19 @@ let queue = [];
 let position = 0;
 let seen = "";
 
+/** Whether parts that passed are looked at: one of them may have a defect that was missed. */
+const passed = () => $("#passed").checked;
 const open = () => location.hash === "#review";
 
 async function refresh() {
   const model = current();
-  const key = model ? `${model.name} ${model.waiting} ${model.revision}` : "";
+  const key = model ? `${model.name} ${passed() ? model.verdicts : model.waiting} ${model.revision} ${passed()}` : "";
   if (!open() || !model || key === seen) return;
   seen = key;
   try {
-    const found = (await json(`${modelPath(model.name)}/verdicts?waiting=true&limit=200`)).verdicts.reverse();
+    const { verdicts } = await json(`${modelPath(model.name)}/verdicts?waiting=${!passed()}&limit=200`);
+    const limit = model.threshold?.score;
+    const found = passed() ? verdicts.filter((one) => !one.label && limit !== undefined && one.score <= limit) : verdicts.reverse();
     const last = queue[position]?.id;
     queue = found.filter((verdict) => verdict.has_image);
     const place = queue.findIndex((verdict) => verdict.id === last);
@@ -32,7 +36,8 @@ async function refresh() {
 
 function draw() {
   const total = queue.length;
-  $("#queue-count").textContent = total ? `${plural(total, "flagged part")} to look at` : "Nothing to review";
+  $("#queue-count").textContent = passed() ? `${plural(total, "part")} that passed, latest first` :
+    total ? `${plural(total, "flagged part")} to look at` : "Nothing to review";
   $("#queue").replaceChildren(...queue.map((verdict, index) => thumbnail(verdict, () => go(index))));
   mark();
 }
@@ -82,6 +87,7 @@ export function start() {
       action();
     }
   });
+  $("#passed").addEventListener("change", () => { clear(); queue = []; position = 0; refresh(); });
   onFeedback((_part, label) => {
     if (!open()) return;
     queue = queue.filter((verdict) => verdict.id !== _part.id);

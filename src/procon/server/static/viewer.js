@@ -14,6 +14,7 @@ let part = null; // { blob, url, name, id, answer, verdict }
 let cursor = null;
 let asked = 0; // the latest question wins
 let after = () => {};
+let onShown = () => {};
 
 export const shown = () => part;
 
@@ -44,6 +45,26 @@ export async function show(blob, name, { id = null, keep = true, verdict = null 
     $("#verdict .word").textContent = "Not scored";
     $("#verdict .facts").textContent = error.message;
     toast(`${name}: ${error.message}`, mayPass(error) ? { label: "Try again", run: () => show(blob, name, { id, keep, verdict }) } : null);
+  }
+}
+
+/** Hears when another part, or nothing, is on the stage, and when its answer has arrived. */
+export function onPart(callback) {
+  onShown = callback;
+}
+
+/** The part as the model sees it now, with what was said about it. */
+export async function refreshPart(place) {
+  try {
+    const verdict = await json(`/v1/verdicts/${place.id}`);
+    const path = `${modelPath(current().name)}/predict?map_side=${MAP_SIDE}&keep=false`;
+    const answer = await sendImage(path, place.blob, place.name);
+    if (place !== part) return;
+    place.verdict = verdict;
+    place.answer = answer;
+    render();
+  } catch (error) {
+    toast(error.message);
   }
 }
 
@@ -89,6 +110,7 @@ function reset() {
   $("#heat").width = $("#heat").width; // empties it: a map must never lie over another part
   busy("");
   drawAxis($("#axis"), current()?.threshold ?? null);
+  onShown();
 }
 
 /** Put the frame where a photo of these proportions fits into the stage; nothing around it moves. */
@@ -141,6 +163,7 @@ function render() {
   }));
   if (!answer.regions.length) $("#regions ol").replaceChildren(element("li", { className: "hint", textContent: "none" }));
   renderFeedback();
+  onShown();
 }
 
 /** The regions as contours, each with its number in the list at its upper left. */
@@ -285,15 +308,8 @@ async function followFeedback() {
     const verdict = await json(`/v1/verdicts/${place.id}`);
     if (place !== part || verdict.feedback_state === before) return;
     place.verdict = verdict;
-    if (!verdict.feedback_state || verdict.feedback_state === "learned") {
-      const path = `${modelPath(current().name)}/predict?map_side=${MAP_SIDE}&keep=false`;
-      const answer = await sendImage(path, place.blob, place.name);
-      if (place !== part) return;
-      place.answer = answer;
-      render();
-    } else {
-      renderFeedback();
-    }
+    if (!verdict.feedback_state || verdict.feedback_state === "learned") await refreshPart(place);
+    else renderFeedback();
   } catch { /* the next change of state tries again */ }
 }
 

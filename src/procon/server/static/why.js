@@ -4,14 +4,18 @@ import { $, element, percent, score } from "./draw.js";
 
 export function renderWhy(found) {
   const typical = found.typical === null ? "" : `; a typical good patch has ${score(found.typical)}`;
-  $("#why-words").textContent = `This patch has a score of ${score(found.score)}${typical}. ` +
+  const raised = found.lesson ? `, raised to ${score(found.score * found.lesson.gain)} by ${found.lesson.lesson}` : "";
+  $("#why-words").textContent = `This patch has a score of ${score(found.score)}${raised}${typical}. ` +
     "It was compared with these normal patches; the weight says how much each counts.";
   const tiles = found.normal_patches.map((patch) => tile(patch.picture, patch.inner, [
     `weight ${percent(patch.weight)}, distance ${score(patch.distance)}`, patch.image], patch.missing));
-  $("#why-body").replaceChildren(tile(found.picture, found.inner, ["this patch", `score ${score(found.score)}`]), ...tiles, layers(found));
+  const lesson = found.lesson && tile(found.lesson.picture, found.lesson.inner, [`${found.lesson.lesson} decided: it raised the score ` +
+    `${found.lesson.gain.toFixed(2)} times, distance ${score(found.lesson.distance)}`, found.lesson.image]);
+  $("#why-body").replaceChildren(tile(found.picture, found.inner, ["this patch", `score ${score(found.score)}`]),
+    ...(lesson ? [lesson] : []), ...tiles, layers(found));
 }
 
-function tile(picture, inner, [first, second], missing = null) {
+export function tile(picture, inner, [first, second], missing = null) {
   const cut = element("div", { className: "cut" });
   if (picture) {
     const frame = element("span");
