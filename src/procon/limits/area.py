@@ -48,7 +48,7 @@ def find_part(
 
 
 def border_of(counted: Bools, grid: tuple[int, int]) -> Bools:
-    """Of the patches [P] that count, those at the edge of the image or beside one that does not count."""
+    """Of the patches [P] that count, those at the edge of the image or next to one that does not count."""
     inside = np.pad(counted.reshape(grid), 1)
     surrounded = inside[:-2, 1:-1] & inside[2:, 1:-1] & inside[1:-1, :-2] & inside[1:-1, 2:]
     return counted & ~surrounded.ravel()

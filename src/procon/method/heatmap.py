@@ -33,10 +33,10 @@ class HeatMap:
             for cells, size, span in zip(self.values.shape, self.size, (rows, columns), strict=True)
         )
         first, last = int(top[0]), int(bottom[-1]) + 1
-        below, beside = down.astype(np.float32)[:, None], along.astype(np.float32)
+        lower_share, right_share = down.astype(np.float32)[:, None], along.astype(np.float32)
         used = self.values[first:last]
-        wide = used[:, left] * (1 - beside) + used[:, right] * beside
-        return np.asarray(wide[top - first] * (1 - below) + wide[bottom - first] * below, np.float32)
+        wide = used[:, left] * (1 - right_share) + used[:, right] * right_share
+        return np.asarray(wide[top - first] * (1 - lower_share) + wide[bottom - first] * lower_share, np.float32)
 
     def regions(self, threshold: float) -> tuple[Region, ...]:
         """:func:`find_regions` of :meth:`whole`. Only pixels near cells above the threshold are interpolated."""

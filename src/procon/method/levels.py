@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 DEVIATIONS = 2.0  # standard deviations above the mean at which the level of an anchor lies
-PRIOR = 5.0  # patches of the whole bank that count beside an anchor's own, so that a rare anchor is not judged by few
+PRIOR = 5.0  # patches of the whole bank added to an anchor's own, so that a rare anchor is not judged by few
 
 _STEPS = 2.0**40  # of an integer sum to 1: residuals are at most 2, and 2^20 patches of 2^2 stay below 2^63
 _TINY = 1e-12  # identical training images leave nothing: a division by it stays finite
@@ -37,7 +37,7 @@ def anchor_levels(sums: Tensor) -> Tensor:
     """a_j = mean + 2 standard deviations of what anchor j leaves on normal patches: [..., 3, B, U] -> [..., B, U].
 
     ``sums`` are those of :func:`residual_sums` over all normal images. Mean and mean square of an anchor count with
-    ``PRIOR`` patches of its bank beside its own.
+    ``PRIOR`` patches of its bank in addition to its own.
     """
     mass, first, second = sums.unbind(-3)
     all_mass, all_first, all_second = sums.sum(dim=-1, keepdim=True).unbind(-3)

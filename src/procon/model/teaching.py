@@ -275,9 +275,9 @@ def _price(model: Model, editor: Editor, lesson: Lesson, force: bool) -> tuple[L
     reduced = replace(lesson, patches=numbers, anchors=tuple(layer[keep.cpu()] for layer in lesson.anchors))
     if calibration is None:
         return reduced, None, f"{unknown}the model has no threshold"
-    count, nobody, parts = hits.sum(dim=0), torch.zeros_like(keep), []
+    count, none_active, parts = hits.sum(dim=0), torch.zeros_like(keep), []
     for number, (image, own) in enumerate(zip(seen, hits, strict=True)):
-        gains = [image.gain(active) for active in (nobody, count - own.long() == 0)]
+        gains = [image.gain(active) for active in (none_active, count - own.long() == 0)]
         scores = [float(top_mean(image.ranked * gain, model.config.top_ratio)) for gain in gains]
         raised = int((gains[1] - gains[0]).argmax()) if bool((gains[1] > gains[0]).any()) else None
         parts.append((scores[0], scores[1], _box_of(model, editor, number, raised)))

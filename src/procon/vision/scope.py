@@ -1,4 +1,4 @@
-"""Which patches of an image count: those that show the part, not padding beside the image or background around it."""
+"""Which patches of an image count: those that show the part, not padding around the image or background."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
