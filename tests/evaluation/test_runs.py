@@ -18,7 +18,7 @@ from procon import Config, ConfigError, Detector
 from procon.evaluation.data.datasets import BENCHMARKS, open_dataset
 from procon.evaluation.metrics import evaluate
 from procon.evaluation.paper.protocol import apply_protocol
-from procon.evaluation.paper.reproduce import NAMES, bench, choose_categories, compute_here, protocol, reproduce
+from procon.evaluation.paper.reproduce import NAMES, bench, choose_categories, protocol, reproduce
 from procon.evaluation.paper.results import Cell, Line, Result, fill_table, row_config
 from procon.evaluation.paper.tables import BOTTOM_3, POOL, TABLES, Table, TableRow, build_table, printed_values
 from procon.evaluation.paper.writers import to_csv, to_latex, to_markdown
@@ -27,6 +27,8 @@ from procon.evaluation.runs.raw import Raw
 from procon.evaluation.runs.run import Run, variant_name
 from procon.evaluation.runs.settings import SHARED
 from procon.evaluation.runs.sweep import VariantScores
+from procon.scale.categories import compute_on
+from procon.scale.cluster import ThisProcess
 from procon.vision.backbone import Backbone
 from tests.conftest import part_pixels, tiny_config
 
@@ -356,7 +358,7 @@ def test_an_unknown_table_is_named(run: Run) -> None:
     with pytest.raises(ConfigError, match="the table must be one of main, ladder"):
         build_table("figure", "mvtec")
     with pytest.raises(ConfigError, match="the table must be one of main, ladder"):
-        reproduce(run, ["figure"], run.dataset.categories, compute_here(CPU, ignore), ignore)
+        reproduce(run, ["figure"], run.dataset.categories, compute_on(ThisProcess("cpu"), ignore), ignore)
     with pytest.raises(ConfigError, match=r"categories must be among metal_plate, tubes, got bottle"):
         choose_categories(run.dataset.root, run.dataset.categories, ["bottle", "tubes"])
     assert choose_categories(run.dataset.root, run.dataset.categories, ["tubes", "metal_plate"]) == (
@@ -433,9 +435,16 @@ def test_reproduce_runs_what_is_missing_and_writes_the_tables(
     def note_stage(stage: str, _done: int, _total: int) -> None:
         stages.append(stage)
 
-    results = reproduce(run, ["pools", "banks"], run.dataset.categories, compute_here(CPU, note_stage), note_stage)
+    def note_work(_worker: str, unit: str, stage: str, _done: int, _total: int) -> None:
+        stages.append(f"{unit}: {stage}")
+
+    results = reproduce(
+        run, ["pools", "banks"], run.dataset.categories, compute_on(ThisProcess("cpu"), note_work), note_stage
+    )
     assert [result.name for result in results] == ["banks", "pools"]
-    work = {f"{name}: {stage}" for name in run.dataset.categories for stage in ("reading images", "scoring")}
+    work = {
+        f"{name}: {stage}" for name in run.dataset.categories for stage in ("reading images", "scoring", "measuring")
+    }
     assert set(stages) == {*work, "measuring the tables"}
     assert stages.count("tubes: reading images") == 11  # once for each image
     written = {path.name for path in (run.folder / "tables").iterdir()}
@@ -446,14 +455,14 @@ def test_reproduce_runs_what_is_missing_and_writes_the_tables(
 def test_bench_compares_with_the_paper_only_at_its_operating_point(
     run: Run, small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = bench(run, replace(run.base, **small), run.dataset.categories, compute_here(CPU, ignore))
+    result = bench(run, replace(run.base, **small), run.dataset.categories, compute_on(ThisProcess("cpu"), ignore))
     assert result.name == "bench"
     assert [line.label for line in result.lines] == ["metal_plate", "tubes", "Mean"]
     assert all(cell.paper is None for line in result.lines for cell in line.cells.values())
     final = {**small, "coreset_ratio": 0.3}
     table = Table("per-category", "Categories", (TableRow("ProCon", final),), ("i_auroc", "p_ap"), per_category=True)
     monkeypatch.setattr("procon.evaluation.paper.reproduce.build_table", lambda *_: table)
-    result = bench(run, replace(run.base, **small), run.dataset.categories, compute_here(CPU, ignore))
+    result = bench(run, replace(run.base, **small), run.dataset.categories, compute_on(ThisProcess("cpu"), ignore))
     assert result.name == "per-category"
     assert result.lines[0].cells["p_ap"].paper == 97.17
 

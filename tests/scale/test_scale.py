@@ -16,7 +16,7 @@ from PIL import Image
 
 from procon import ConfigError, Detector, ImageError, ProconError
 from procon.errors import MissingExtraError
-from procon.evaluation.paper.reproduce import compute_here, reproduce
+from procon.evaluation.paper.reproduce import reproduce
 from procon.evaluation.paper.tables import Table, TableRow
 from procon.method.coreset import to_grid
 from procon.model.selection import select_anchors
@@ -155,7 +155,7 @@ def test_the_tables_of_reproduce_do_not_depend_on_who_computes(
     monkeypatch.setattr("procon.evaluation.paper.tables.TABLES", tables)
     monkeypatch.setattr("procon.evaluation.paper.reproduce.SPM", TableRow("SPM", {**small, "layer_fusion": "concat"}))
     written = []
-    for name, compute in (("alone", compute_here(CPU, ignore)), ("cut", compute_on(Wide("cpu"), ignore))):
+    for name, compute in (("alone", compute_on(ThisProcess("cpu"), ignore)), ("cut", compute_on(Wide("cpu"), ignore))):
         run = make_run(tmp_path / name, data, tiny_backbone)
         reproduce(run, ["banks", "pools"], run.dataset.categories, compute, ignore)
         written.append({path.name: path.read_text() for path in (run.folder / "tables").iterdir()} | raw_bytes(run))

@@ -183,14 +183,7 @@ def _print_tables(results: "list[Result]") -> None:
 @contextmanager
 def _workers(ray: str | None, device: str) -> "Iterator[tuple[Compute, Progress]]":
     """The function that computes raw results, here or with ``ray`` on a cluster, and the progress display."""
-    if ray is None:
-        from procon.evaluation.paper.reproduce import compute_here
-        from procon.vision.backbone import resolve_device
-
-        with show_progress() as on_progress:
-            yield compute_here(resolve_device(device), on_progress), on_progress
-        return
     from procon.scale.categories import compute_on
 
-    with cli_ray.workers(ray, device) as cluster, cli_ray.worker_progress() as on_worker:
-        yield compute_on(cluster, on_worker), lambda stage, done, total: on_worker("", "all", stage, done, total)
+    with cli_ray.workers(ray, device) as workers, cli_ray.worker_progress() as on_worker:
+        yield compute_on(workers, on_worker), lambda stage, done, total: on_worker("", "all", stage, done, total)

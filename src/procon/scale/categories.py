@@ -1,6 +1,6 @@
-"""Benchmarks over many workers: a unit is a category, or one memory of a category where there are few of them.
+"""Benchmarks in this process or over many workers: a unit is a category, or one of its memories where there are few.
 
-The files equal those of a run on one machine, byte for byte on a CPU. Tokens are written to the run's folder once and
+The files do not depend on the workers, byte for byte on a CPU. Tokens are written to the run's folder once and
 read from there by every unit of the category.
 """
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-
 from procon.config import Config, refuse
 from procon.errors import ConfigError
 from procon.evaluation.paper.protocol import apply_protocol
@@ -73,20 +71,6 @@ def _expand(names: Sequence[str]) -> list[str]:
 
 def _variants(run: Run, rows: Sequence[TableRow], seeds: int) -> list[Config]:
     return [row_config(run.base, row, seed) for row in rows for seed in range(seeds)]
-
-
-def compute_here(device: torch.device, on_progress: Progress) -> Compute:
-    """Category by category in this process."""
-
-    def compute(run: Run, needed: dict[str, list[Config]], keep_work: bool) -> None:
-        for category, variants in needed.items():
-
-            def report(stage: str, done: int, total: int, category: str = category) -> None:
-                on_progress(f"{category}: {stage}", done, total)
-
-            run.compute(category, variants, device, report, keep_work=keep_work)
-
-    return compute
 
 
 def bench(
