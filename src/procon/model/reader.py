@@ -196,15 +196,12 @@ class Reader:
                 yield [layer.unsqueeze(0) for layer in image], size
 
     @contextmanager
-    def store_items(
-        self, items: Sequence[ImageLike], images: Sequence[TrainingImage], roi: Bools | None, on_progress: Progress
-    ) -> Iterator[FeatureStore]:
-        """The embedded patches of ``items``, which ``images`` describe, while the block runs."""
+    def store_items(self, items: Sequence[ImageLike], on_progress: Progress) -> Iterator[FeatureStore]:
+        """The embedded patches of ``items``, while the block runs."""
         with self._store(len(items)) as store:
             for number, (features, _) in enumerate(self.embed_each(items)):
                 store.put(number, features)
                 on_progress("reading images", number + 1, len(items))
-            store.counted = self.selectable_rows(images, roi)
             yield store
 
     @contextmanager

@@ -58,11 +58,11 @@ def find_suspects(
     model: Model, reader: Reader, sources: TrainingSources, limit: float, on_progress: Progress
 ) -> list[Suspect]:
     """Every training image, read again, by how far it stands out, worst first; those above ``limit`` are flagged."""
-    images, roi = model.memory.images, model.memory.roi
+    images = model.memory.images
     if len(images) < 4:
         raise ConfigError(f"suspects can be told from at least 4 training images, got {len(images)}")
     items = sources.find_all(images, "training images cannot be read again")
-    with reader.store_items(items, images, roi, on_progress) as store:
+    with reader.store_items(items, on_progress) as store:
         return rank_suspects(model, reader, store, limit, on_progress)
 
 
@@ -75,7 +75,7 @@ def find_odd_images(model: Model, reader: Reader, sources: TrainingSources, on_p
     odd = sorted(calibration.spread.aside, key=lambda place: -scores[place])
     images = [model.memory.images[number] for number in odd]
     items = sources.find_all(images, "training images cannot be read again")
-    with reader.store_items(items, images, model.memory.roi, on_progress) as store:
+    with reader.store_items(items, on_progress) as store:
         return describe_odd(model, reader, store, odd)
 
 

@@ -23,7 +23,7 @@ from procon.server.thresholds import threshold_answer
 from procon.showing.crops import crop_patch
 from procon.showing.painting import color_scale, data_uri, paint_prediction
 from procon.vision.images import Picture
-from procon.vision.pictures import jpeg, shrink, shrink_map
+from procon.vision.pictures import jpeg, png, shrink, shrink_map
 
 _SIDE = 168  # pixels of the picture of a patch
 
@@ -111,9 +111,7 @@ def overlay_png(part: InspectedPart) -> bytes:
     """The overlay that ``procon predict`` writes: the heat map over the part, its regions outlined."""
     small = shrink(part.picture.rgb8(), OVERLAY_SIDE)
     model: Any = part.model  # color_scale uses only its calibration
-    buffer = io.BytesIO()
-    Image.fromarray(paint_prediction(small, part.prediction, color_scale(model))).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
+    return png(Image.fromarray(paint_prediction(small, part.prediction, color_scale(model))))
 
 
 def map_npy(part: InspectedPart) -> bytes:
