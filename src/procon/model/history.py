@@ -37,9 +37,9 @@ class Change:
         return " ".join([self.when, self.what, *parts])
 
 
-def utc(when: datetime | None = None) -> str:
-    """``when``, or now, as an entry writes it."""
-    return (when or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def utc() -> str:
+    """The time, as an entry writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def describe_lesson(stored: Mapping[str, Any]) -> str:

