@@ -11,7 +11,7 @@ from procon.model.metadata import read_metadata
 from procon.model.training import digest_of
 from procon.progress import Progress
 from procon.scale.cluster import Unit, WorkerProgress, Workers
-from procon.vision.folders import read_layout
+from procon.vision.folders import list_subfolders, read_layout
 from procon.vision.shape import resolve_shape
 
 
@@ -35,8 +35,7 @@ def find_parts(folder: Path) -> list[Path]:
         raise ImageError(
             f"{folder}: holds the good images of one part; name the folder above it, or fit without --each"
         )
-    subfolders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    parts = [path for path in subfolders if read_layout(path).train]
+    parts = [path for path in list_subfolders(folder) if read_layout(path).train]
     if not parts:
         raise ImageError(f"{folder}: no folder in it holds good images; expected one for each part")
     return parts

@@ -1,6 +1,7 @@
 """Lists of images: what a folder, a pattern or a list stands for, the folder layouts people have, and good images."""
 
 import glob
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -91,21 +92,36 @@ def read_layout(folder: Path) -> Layout:
         problem = "is a file where a folder of images was expected" if is_there else "no such folder; check the path"
         raise ImageError(f"{show_name(folder)}: {problem}")
     if (folder / "train" / "good").is_dir():
-        return Layout("mvtec", _files(folder / "train" / "good"), _kinds(folder / "test"))
+        test = {kind.name: list_files(kind) for kind in list_subfolders(folder / "test")}
+        return Layout("mvtec", list_files(folder / "train" / "good"), test)
     if (folder / "good").is_dir():
-        bad = _files(folder / "bad")
-        return Layout("good-bad", _files(folder / "good"), {"bad": bad} if bad else {})
-    files = _files(folder)
+        bad = list_files(folder / "bad")
+        return Layout("good-bad", list_files(folder / "good"), {"bad": bad} if bad else {})
+    files = list_files(folder)
     return Layout("flat" if files else "nested", files)
 
 
-def _files(folder: Path) -> tuple[Path, ...]:
-    return tuple(list_images(folder)) if folder.is_dir() else ()
+def list_files(folder: Path | None) -> tuple[Path, ...]:
+    """The images in ``folder`` in natural order; none if there is no such folder."""
+    return tuple(list_images(folder)) if folder is not None and folder.is_dir() else ()
 
 
-def _kinds(folder: Path) -> dict[str, tuple[Path, ...]]:
-    kinds = sorted(folder.iterdir()) if folder.is_dir() else []
-    return {kind.name: _files(kind) for kind in kinds if kind.is_dir() and not kind.name.startswith(".")}
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def list_subfolders(folder: Path) -> list[Path]:
+    """The folders in ``folder`` by name, without hidden ones; none if it is no folder, or may not be read."""
+    if not is_folder(folder):
+        return []
+    try:
+        with os.scandir(folder) as entries:  # unlike iterdir, it does not query each of many thousand files again
+            return sorted(Path(entry) for entry in entries if _is_folder(entry) and not entry.name.startswith("."))
+    except PermissionError:  # a folder of another user next to the data is not an error
+        return []
 
 
 def training_images(folder: Path) -> tuple[Path, ...]:

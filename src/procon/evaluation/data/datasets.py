@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from procon.arrays import Bools, Bytes
 from procon.errors import ConfigError, ImageError
-from procon.evaluation.data.layouts import Category, Sample, child_trees, find_tree, list_category, list_subfolders
+from procon.evaluation.data.layouts import Category, Sample, child_trees, find_tree, list_category
 from procon.evaluation.data.manifests import (
     REALIAD_SPLIT,
     VISA_SPLIT,
@@ -23,7 +23,7 @@ from procon.evaluation.data.manifests import (
     read_visa,
 )
 from procon.evaluation.data.published import BENCHMARKS, Benchmark
-from procon.vision.folders import list_images
+from procon.vision.folders import list_images, list_subfolders
 from procon.vision.images import open_image
 
 __all__ = ["BENCHMARKS", "FOLDER", "Category", "Dataset", "Sample", "open_category", "open_dataset", "read_mask"]
@@ -116,7 +116,7 @@ def _open_benchmark(root: Path, benchmark: Benchmark, strict: bool) -> Dataset |
     # Uni-Medical is also passed on in the MVTec form; the others have one form.
     forms = {benchmark.form, "mvtec"} if benchmark.spellings else {benchmark.form}
     for top in (root, root / benchmark.inner) if benchmark.inner else (root,):
-        trees = child_trees(top) if top.is_dir() else {}
+        trees = child_trees(top)
         spelled = {benchmark.spellings.get(folder.casefold(), folder): tree for folder, tree in trees.items()}
         published = {n: tree for n, tree in spelled.items() if n in benchmark.categories and tree.form in forms}
         if published and not (strict and len(published) < len(trees)):

@@ -3,12 +3,11 @@
 Folders are recognised by name alone; no file is opened.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from procon.vision.folders import list_images
+from procon.vision.folders import list_files, list_subfolders
 
 GOOD = "good"
 # The archives of the medical sets contain one more folder, named after the source of the images.
@@ -105,31 +104,10 @@ def match_masks(images: Sequence[Path], masks: Sequence[Path]) -> list[Path | No
     return [next((by_stem[stem] for stem in candidates if stem in by_stem), None) for candidates in stems]
 
 
-def list_files(folder: Path | None) -> tuple[Path, ...]:
-    """The images in ``folder`` in natural order; none if there is no such folder."""
-    return tuple(list_images(folder)) if folder is not None and folder.is_dir() else ()
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that leads to itself
-        return False
-
-
-def list_subfolders(folder: Path) -> list[Path]:
-    """The folders in ``folder`` by name, without hidden ones; none if ``folder`` may not be read."""
-    try:
-        with os.scandir(folder) as entries:  # unlike iterdir, it does not query each of many thousand files again
-            return sorted(Path(entry) for entry in entries if _is_folder(entry) and not entry.name.startswith("."))
-    except PermissionError:  # a folder of another user next to the data is not an error
-        return []
-
-
 def _list_groups(folder: Path, good: str) -> tuple[Group, ...]:
     """A group per folder in test, and per folder that exists only in ground_truth, so that its masks are not lost."""
     test, truth = folder / "test", folder / "ground_truth"
-    kinds = {child.name for top in (test, truth) if top.is_dir() for child in list_subfolders(top)}
+    kinds = {child.name for top in (test, truth) for child in list_subfolders(top)}
     return tuple(
         Group(GOOD, test / kind) if kind == good else Group(kind, test / kind, truth / kind) for kind in sorted(kinds)
     )

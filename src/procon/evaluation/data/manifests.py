@@ -7,7 +7,8 @@ from typing import Any
 
 from procon.documents import parse_json
 from procon.errors import ImageError
-from procon.evaluation.data.layouts import GOOD, Category, Sample, list_files, list_subfolders
+from procon.evaluation.data.layouts import GOOD, Category, Sample
+from procon.vision.folders import list_files, list_subfolders
 
 VISA_SPLIT = "split_csv/1cls.csv"
 _VISA_COLUMNS = {"object", "split", "label", "image", "mask"}
@@ -85,7 +86,7 @@ def find_realiad(root: Path, categories: tuple[str, ...]) -> RealIad | None:
 
 
 def _folder_names(*folders: Path) -> str:
-    return ", ".join(sorted({path.name for folder in folders if folder.is_dir() for path in list_subfolders(folder)}))
+    return ", ".join(sorted({path.name for folder in folders for path in list_subfolders(folder)}))
 
 
 def read_realiad(place: RealIad, name: str) -> Category:
