@@ -1,5 +1,6 @@
 """What a killed export leaves is removed by the next one, and only that."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from procon import ConfigError, Detector
 from procon.deploy import Runtime
 from procon.deploy.export import export
+from procon.errors import OutputError
 from procon.workspace import atomic_folder, find_leftovers
 
 pytest.importorskip("onnxruntime")
@@ -68,6 +70,13 @@ def test_an_export_killed_while_it_replaces_an_earlier_one_gives_that_back(detec
         assert (earlier / "manifest.json").read_bytes() == before
     assert hidden(tmp_path) == []
     Runtime(earlier)
+
+
+def test_the_error_of_a_full_disk_names_the_folder(tmp_path: Path) -> None:
+    full = pytest.raises(OutputError, match="part: the disk is full; free some space")
+    with full, atomic_folder(tmp_path / "part") as work:
+        raise OSError(errno.ENOSPC, "No space left on device", str(work / "good.png"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_with_the_longest_name_is_exported(detector: Detector, tmp_path: Path) -> None:

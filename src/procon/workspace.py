@@ -1,6 +1,7 @@
 """Atomic folders: made next to their place, locked meanwhile, and removed at a failure or by the next one there."""
 
 import ctypes
+import errno
 import os
 import shutil
 import sys
@@ -9,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from procon.files import is_locked
+from procon.errors import OutputError
+from procon.files import describe_os_error, is_locked
 
 try:
     import fcntl
@@ -23,7 +25,10 @@ _REPLACED = "replaced"  # holds the earlier folder while the new one takes its n
 
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
-    """A new folder that becomes ``target``, in place of an earlier one, on success and is removed on any failure."""
+    """A new folder that becomes ``target``, in place of an earlier one, on success and is removed on any failure.
+
+    A full disk is raised as :class:`OutputError`, which names ``target`` and a remedy.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         with _lock(target.parent):  # one process at a time removes what others left, and makes its folder
@@ -36,9 +41,11 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         try:
             yield work
         except OSError as error:
-            if error.filename is None:  # a full disk
-                error.filename = str(target)
-            raise
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if isinstance(error, OutputError) or error.errno is None or (error.filename is not None and not full):
+                raise
+            named = OSError(error.errno, error.strerror, str(target))
+            raise OutputError(error.errno, describe_os_error(named)) from error
         _move_into_place(work, target)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from procon.detector import Detector
-from procon.errors import ProconError
+from procon.errors import OutputError, ProconError
 from procon.model.storage import read_model
 from procon.server.disk import install
 from procon.server.request_errors import RequestError
@@ -127,6 +127,8 @@ class ModelFiles:
                 try:
                     detector = Detector.load(copied, weights=settings.weights, training=training, device="cpu")
                     export(detector, Path(place) / name, runtime=to, measure_memory=False)
+                except OutputError:
+                    raise
                 except ProconError as error:  # a missing extra, or an export that differs from its model
                     raise RequestError(409, str(error).replace(f"{place}/", "")) from None
                 return _archive(Path(place) / name)
