@@ -172,7 +172,7 @@ class Sweep:
 
     def _score_whole(self, config: Config, verdicts: bool, on_progress: Progress) -> VariantScores:
         """The scores of a variant whose maps depend on how its whole memory reads good images."""
-        with self._fitted(config) as (reader, selected, good, paths), torch.inference_mode():
+        with self._fitted(config) as (reader, selected, good, paths):
             if verdicts:
                 memory, calibration = calibrate_memory(reader, selected, good, paths, on_progress)
             else:
@@ -188,7 +188,7 @@ class Sweep:
 
     def _score_training(self, config: Config, on_progress: Progress) -> Reals:
         """The leave-one-out scores [T, 3] of the training images, as a detector has them; [0, 3] if too few."""
-        with self._fitted(config) as (reader, memory, good, paths), torch.inference_mode():
+        with self._fitted(config) as (reader, memory, good, paths):
             return _good_rows(calibrate_memory(reader, memory, good, paths, on_progress)[1])
 
     @contextmanager
