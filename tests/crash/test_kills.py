@@ -21,7 +21,7 @@ _FEWEST = {  # points: how many there are at least, so that the shim is known to
     "threshold": 8,
     "calibrate": 8,
     "teach": 12,
-    "export": 15,
+    "export": 10,
     "watch": 60,
     "service": 150,
 }
