@@ -17,6 +17,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from procon.evaluation.metrics import evaluate
 from procon.vision.shape import choose_grid, scale_of, shape_of, typical_size
 from verdicts import PARTS
 
-RECIPES = {"Config()": Config, "Config.best()": Config.best}
+RECIPES = {"Config()": Config, "Config.best()": partial(Config.best, image_size=672)}
 SQUARE, ENLARGED, LIMITED = "square", "proportions", "proportions, not enlarged"
 METRICS = ("i_auroc", "i_ap", "p_ap", "p_f1", "aupro")
 KEYS = ("part", "recipe", "input")

@@ -1,4 +1,4 @@
-"""Config.best(): an image score relative to what anchors leave on good images, and maps shifted to one quartile."""
+"""Config.best(): an image score relative to what anchors leave on good images, and maps moved towards one quartile."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -73,7 +73,7 @@ def test_the_flag_starts_from_the_recipe(run: Callable[..., tuple[int, str, str]
     )
     assert code == 0, err
     config = Detector.load(tmp_path / "part.procon", device="cpu").config
-    assert config.score_relative_to == "anchors" and config.map_offset == "quartile" and config.banks == 1
+    assert config.score_relative_to == "anchors" and config.map_offset == "half" and config.banks == 1
     assert (config.image_size, config.layers, config.coreset_ratio) == (70, (-1, -3), 0.3)
 
 

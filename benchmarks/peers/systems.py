@@ -81,7 +81,7 @@ NO_WEIGHTS = "not run: needs ImageNet weights of a ResNet, which cannot be had h
 SYSTEMS: dict[str, System] = {
     "procon": System("ProCon, 5 %, B = 5", VIT_NAME, None, {}),
     "procon-1": System("ProCon, 1 %, B = 1", VIT_NAME, None, {"coreset_ratio": 0.01, "banks": 1}),
-    "procon-best": System("ProCon, `Config.best()`", VIT_NAME, None, dict(BEST)),
+    "procon-best": System("ProCon, `Config.best()`", VIT_NAME, None, {**BEST, "image_size": 672}),
     "anomalydino": System("AnomalyDINO", VIT_NAME, _anomaly_dino, note="all patches kept, input 392 instead of 252"),
     "patchcore": System("PatchCore, 1 %", VIT_NAME, _patchcore, note="on the blocks ProCon reads"),
     "superadd": System("SuperADD", VIT_NAME, _super_add, note="made for DINOv3"),

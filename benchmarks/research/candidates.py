@@ -22,6 +22,10 @@ SETS: tuple[tuple[str, ...], ...] = (
     ("-6", "-9"), ("-7", "-9", "-10"), ("-6", "-7", "-8", "-9"), ("-5", "-7", "-9"), ("-3", "-9"),
 )  # fmt: skip
 """Unions of blocks that are read at 672 pixels."""
+SHORT = (
+    TODAY, ("-3", "-7", "-9", "-10"), ("-3", "-6", "-7", "-8", "-9", "-10"), ("-3", "-6", "-9", "-10"),
+    ("-3", "-6", "-8", "-10"), ("-3", "-8", "-10"), PAPER, ("-6", "-8", "-9"), ("-7", "-9", "-10"),
+)  # fmt: skip
 WIDER = tuple(layers for layers in SETS if len(layers) >= 4)  # with fewer anchors each, so that the file stays small
 FEW = (TODAY, ("-3", "-6", "-9"), ("-3", "-7", "-9", "-10"))
 COARSE = (("-3", "-6"), ("-6", "-9"), ("-3",), ("-3", "-6", "-9"))
@@ -86,6 +90,22 @@ def map_readings() -> list[Reading]:
     found += _unions() + _smaller() + _mixtures() + _voters() + _sharper()
     names = [reading.name for reading in found]
     assert len(set(names)) == len(names), "two readings have one name"
+    return found
+
+
+def short_list() -> list[Reading]:
+    """What is still in question after the whole list was read on two parts: unions, offsets and blurs."""
+    found = [CONFIG, BEST]
+    for layers in SHORT:
+        terms, name = even(keys(672, layers)), f"672 {label(layers)}"
+        found += with_tails(name, terms, (SHARP, 3.0, 4.0))
+        for bound, blur in product((0.0, 0.1), (SHARP, 3.0, 4.0)):
+            limit = " 10%" if bound else ""
+            found.append(Reading(f"{name} offset=1 bounded{limit} blur={blur:.3g}", terms, False, 1.0, bound, blur))
+    for layers in FEW:
+        found += with_tails(f"672 {label(layers)} high", even(keys(672, layers, BASE, "high")), offsets=(0.0,))
+        both = even(keys(672, layers) + keys(672, layers, BASE, "high"))
+        found += with_tails(f"672 {label(layers)} soft and high", both, (SHARP, 4.0), (0.0,), scaled=(True,))
     return found
 
 

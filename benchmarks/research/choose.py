@@ -1,10 +1,11 @@
 """From the files of :mod:`research.study` to ``benchmarks/results/study.csv``: a row for every map and every score.
 
-    PYTHONPATH=src:benchmarks python -m research.choose OUT
+    PYTHONPATH=src:benchmarks python -m research.choose OUT [OUT ...]
 
 Image scores are made here, from the descriptors of each map: the mean of the highest patches, or how far all
 descriptors lie from those of good images (a diagonal Mahalanobis distance, the idea of StructCore). The threshold of a
-verdict follows from good images alone, by the package's default rule.
+verdict follows from good images alone, by the package's default rule. Rows of other parts, or of other numbers of
+training images, are kept.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from environment import RESULTS
+from environment import RESULTS, environment, read_rows
 from procon.config import Config
 from procon.evaluation.metrics import evaluate
 from procon.model.calibration import Calibration, GoodScore
@@ -88,22 +89,28 @@ def map_rows(folder: Path) -> Iterator[dict[str, Any]]:
             yield {name: row[name] for name in ("part", "seed", "reading", "kind")} | numbers | {"taken": "map"}
 
 
+def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
+    """The rows of what one run of the study wrote."""
+    parts = json.loads((folder / "parts.json").read_text(encoding="utf-8"))
+    for row in (*map_rows(folder), *score_rows(folder, parts)):
+        if row["part"] in parts:  # a part that was interrupted has no counts
+            about = parts[row["part"]]
+            counts = {"train": about["train"], "good": sum(about["good"])}
+            counts["defective"] = len(about["good"]) - counts["good"]
+            yield row | counts | parts["environment"]
+
+
 def main() -> None:
     """Write the results file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="what research.study wrote")
-    folder = parser.parse_args().folder
-    parts = json.loads((folder / "parts.json").read_text(encoding="utf-8"))
-    here = parts["environment"]
+    parser.add_argument("folders", type=Path, nargs="+", help="what research.study wrote")
+    rows = [row for folder in parser.parse_args().folders for row in rows_of(folder)]
+    measured = {(row["part"], str(row["train"])) for row in rows}
+    kept = [row for row in read_rows(OUTPUT.stem) if (row["part"], row["train"]) not in measured]
     with OUTPUT.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, [*FIELDS, *here])
+        writer = csv.DictWriter(stream, [*FIELDS, *(name for name in rows[0] if name in environment())])
         writer.writeheader()
-        for row in (*map_rows(folder), *score_rows(folder, parts)):
-            if row["part"] in parts:  # a part that was interrupted has no counts
-                about = parts[row["part"]]
-                counts = {"train": about["train"], "good": sum(about["good"])}
-                counts["defective"] = len(about["good"]) - counts["good"]
-                writer.writerow(row | counts | here)
+        writer.writerows([*kept, *rows])
     print(f"wrote {OUTPUT}")
 
 

@@ -1,11 +1,11 @@
 """Which inputs, memories and values a run of :mod:`research.study` reads: all of them on a GPU, a few on two cores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from research import candidates
-from research.candidates import BASE, Key
+from research.candidates import BASE, Key, Reading
 from research.voters import VOTERS
 
 
@@ -36,6 +36,7 @@ class Scope:
     context: int  # the size whose CLS tokens retrieve images
     precision: Literal["fp32", "bf16"]
     drawn: int  # good images that get each kind of defect
+    readings: Callable[[], list[Reading]] = candidates.map_readings
 
     def keys(self) -> set[Key]:
         """The values that it has."""
@@ -97,11 +98,9 @@ LIGHT = Scope(
 )
 """What two cores can do."""
 NINE = Scope(
-    blocks={672: (-11, -10, -9, -8, -7, -6, -5, -3), 392: (-9, -8, -6, -3)},
+    blocks={672: (-10, -9, -8, -7, -6, -3), 392: (-9, -8, -6, -3)},
     plans=(
-        Plan(672, ("-3", "-7", "-9", "-10"), BASE, VOTERS),
-        Plan(672, ("-5", "-6", "-8", "-11"), BASE, ("soft", "high")),
-        Plan(392, candidates.PAPER, 0.05, ("soft", "high")),
+        Plan(672, ("-3", "-6", "-7", "-8", "-9", "-10"), BASE, ("soft", "high")),
         Plan(392, candidates.PAPER, 0.05, ("soft",), banks=5),
     ),
     rad=(),
@@ -109,8 +108,9 @@ NINE = Scope(
     context=672,
     precision="bf16",
     drawn=8,
+    readings=candidates.short_list,
 )
-"""What two cores can do on all nine parts in an hour, with at most 64 training images of each."""
+"""What is left after two parts, cable and pill, were read in full; what two cores can do on all nine."""
 OFFSET = Scope(
     blocks={672: (-10, -7, -3)},
     plans=(Plan(672, candidates.TODAY, BASE, ("soft",)),),

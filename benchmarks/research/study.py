@@ -328,7 +328,7 @@ def main() -> None:
     scope = SCOPES[given.scope]
     base = Config(backbone="dinov2-small", weights=given.weights, precision=scope.precision)
     out = Output(given.output)
-    maps = [one for one in candidates.map_readings() if scope.can_read(one.terms)][:: given.readings]
+    maps = [one for one in scope.readings() if scope.can_read(one.terms)][:: given.readings]
     scores = [one for one in candidates.score_readings() if scope.can_read(one.terms)]
     out.parts |= {"scores": [one.name for one in scores], "descriptors": DESCRIPTORS}
     eyes = {size: Eye(base, size, blocks, device) for size, blocks in scope.blocks.items()}

@@ -20,14 +20,14 @@ BACKBONES = tuple(
 CUSTOM_BACKBONE = "dinov2-custom"  # whatever DINOv2 architecture the folder given as `weights` describes
 
 BEST: dict[str, Any] = {
-    "image_size": 672,
-    "patch_budget": 48 * 48,
+    "image_size": AUTO,
+    "patch_budget": 48 * 48,  # a square of 672 pixels
     "max_scale": 2.0,
-    "layers": (-3, -7, -10),
+    "layers": (-3, -7, -9, -10),
     "banks": 1,
-    "coreset_ratio": 0.02,
+    "coreset_ratio": 0.015,
     "score_relative_to": "anchors",
-    "map_offset": "quartile",
+    "map_offset": "half",
 }
 """How :meth:`Config.best` differs from the paper."""
 
