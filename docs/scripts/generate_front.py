@@ -22,7 +22,8 @@ METRICS = {"i_auroc": "I-AUROC", "p_auroc": "P-AUROC", "aupro": "AUPRO"}
 COSTS = {"fit_s": "fit, s", "score_ms": "score, ms", "model_mib": "model, MiB"}
 OURS = ("procon", "procon-1")
 TUNED = ("procon-best",)  # on these very parts: no fair comparison
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM, PANEL = 860, 430, 48, 56, 300, 350  # pixels of the chart; each panel PANEL wide
+WIDTH, HEIGHT, LEFT, RIGHT = 600, 590, 44, 584  # pixels of the chart, and where its panels begin and end
+TOP, PANEL, GAP = 40, 210, 72  # pixels: above the first panel, each panel, and between them
 LOWEST, HIGHEST = 60.0, 6000.0  # ms on the axis
 FLOORS = {"i_auroc": 80.0, "aupro": 60.0}  # percent at the foot of each panel
 
@@ -64,13 +65,9 @@ def render_readme(results: Path = RESULTS, loop: Path = PEER_LOOP) -> str:
     """The README with its measured parts."""
     systems = read_systems(results)
     text = fill(README.read_text(encoding="utf-8"), "why", wrap(explain_why(systems, results, loop)))
-    return fill(
-        text,
-        "measured",
-        "\n\n".join(
-            [render_table(systems), wrap(" ".join([*describe_wins(systems), describe_coreset(results, loop)]))]
-        ),
-    )
+    wins = "\n".join(wrap(f"- {sentence}", "  ") for sentence in describe_wins(systems))
+    parts = [render_table(systems), f"Compared with the better of our two rows:\n\n{wins}"]
+    return fill(text, "measured", "\n\n".join([*parts, wrap(describe_coreset(results, loop))]))
 
 
 def fill(text: str, name: str, body: str) -> str:
@@ -163,72 +160,97 @@ def read_coresets(results: Path, loop: Path) -> tuple[dict[str, Any], float]:
 
 
 def render_chart(systems: list[System]) -> str:
-    """Two panels, image and pixel accuracy, over the time to score an image, and a legend by number."""
-    panels = [draw_panel(systems, metric, LEFT + place * (PANEL + 70)) for place, metric in enumerate(FLOORS)]
-    words = "Accuracy over the time to score an image on two cores, mean over five real parts: up and left is better"
+    """Two panels, image and pixel accuracy, over the time to score an image; every dot has the name of its system."""
+    panels = [draw_panel(systems, metric, TOP + place * (PANEL + GAP)) for place, metric in enumerate(FLOORS)]
+    words = "Time to score an image on two cores, mean over five real parts"
     style = (
-        "text{font:12px system-ui,sans-serif;fill:#1b2026}.t{font-weight:700;font-size:14px}.s{fill:#5a6470}"
-        ".o{font-weight:700}.n{fill:#fff;font-weight:700;font-size:11px}"
-        ".d{stroke:#b3193f;stroke-dasharray:5 4}.g{stroke:#e2e6eb}.a{stroke:#8a94a0}"
+        "text{font:15px system-ui,sans-serif;fill:#1b2026}.n{paint-order:stroke;stroke:#fff;stroke-width:4px}"
+        ".t{font-weight:700;font-size:16px}.s{fill:#5a6470;"
+        "font-size:14px}.o{font-weight:700;fill:#2b5c8a}.d{stroke:#b3193f;stroke-dasharray:5 4}.g{stroke:#e2e6eb}"
+        ".a{stroke:#8a94a0}"
     )
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
-        f'role="img" aria-label="{words}">'
+        f'role="img" aria-label="Accuracy of {len(systems)} systems over the {words[0].lower()}{words[1:]}">'
     )
     ground = f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="#fff"/>'
-    title = f'<text x="{LEFT}" y="22" class="s">{words}</text>'
-    return "\n".join([head, f"<style>{style}</style>", ground, title, *panels, *draw_legend(systems), "</svg>\n"])
+    foot = f'<text x="{(LEFT + RIGHT) / 2:.0f}" y="{HEIGHT - 10}" text-anchor="middle" class="s">{words}</text>'
+    return "\n".join([head, f"<style>{style}</style>", ground, *panels, foot, "</svg>\n"])
 
 
-def draw_panel(systems: list[System], metric: str, left: int) -> str:
+def draw_panel(systems: list[System], metric: str, top: int) -> str:
     """One metric; a system whose time was not measured on these cores is a line."""
-    floor = FLOORS[metric]
+    floor, bottom = FLOORS[metric], top + PANEL
 
     def place(milliseconds: float, percent: float) -> tuple[float, float]:
         share = math.log(milliseconds / LOWEST) / math.log(HIGHEST / LOWEST)
-        return left + PANEL * share, BOTTOM - (BOTTOM - TOP) * (percent - floor) / (100 - floor)
+        return LEFT + (RIGHT - LEFT) * share, bottom - PANEL * (percent - floor) / (100 - floor)
 
-    lines = [f'<text x="{left}" y="{TOP - 12}" class="t">{METRICS[metric]}, %</text>']
+    lines = [f'<text x="{LEFT}" y="{top - 12}" class="t">{METRICS[metric]}, % (up and left is better)</text>']
     for percent in range(int(floor), 101, 5 if floor >= 80 else 10):
         _, y = place(LOWEST, percent)
-        lines.append(f'<line x1="{left}" x2="{left + PANEL}" y1="{y:.1f}" y2="{y:.1f}" class="g"/>')
-        lines.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end" class="s">{percent}</text>')
-    for milliseconds in (100, 300, 1000, 3000):
+        lines.append(f'<line x1="{LEFT}" x2="{RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="g"/>')
+        lines.append(f'<text x="{LEFT - 6}" y="{y + 5:.1f}" text-anchor="end" class="s">{percent}</text>')
+    for milliseconds, words in ((100, "0.1 s"), (300, "0.3 s"), (1000, "1 s"), (3000, "3 s")):
         x, _ = place(milliseconds, floor)
-        lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{BOTTOM}" y2="{BOTTOM + 4}" class="a"/>')
-        lines.append(f'<text x="{x:.1f}" y="{BOTTOM + 18}" text-anchor="middle" class="s">{milliseconds:,} ms</text>')
-    lines.append(f'<line x1="{left}" x2="{left + PANEL}" y1="{BOTTOM}" y2="{BOTTOM}" class="a"/>')
-    for number, system in enumerate(systems, start=1):
-        x, y = place(system.values.get("score_ms", HIGHEST), system.values[metric])
+        lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}" class="a"/>')
+        lines.append(f'<text x="{x:.1f}" y="{bottom + 19}" text-anchor="middle" class="s">{words}</text>')
+    lines.append(f'<line x1="{LEFT}" x2="{RIGHT}" y1="{bottom}" y2="{bottom}" class="a"/>')
+    dots = [place(system.values.get("score_ms", HIGHEST), system.values[metric]) for system in systems]
+    for system, (_, y) in zip(systems, dots, strict=True):
         if "score_ms" not in system.values:
-            lines.append(f'<line x1="{left}" x2="{left + PANEL}" y1="{y:.1f}" y2="{y:.1f}" class="d"/>')
-        lines += draw_number(number, system, x, y)
+            lines.append(f'<line x1="{LEFT}" x2="{RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="d"/>')
+    lines += draw_names(systems, dots)
+    for system, (x, y) in zip(systems, dots, strict=True):
+        if "score_ms" in system.values:
+            color = "#2b5c8a" if system.ours else "#697380"
+            lines.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" fill="{color}" stroke="#fff"/>')
     return "\n".join(lines)
 
 
-def draw_number(number: int, system: System, x: float, y: float) -> list[str]:
-    """A dot with the number of a system: blue is ProCon, red has no time on these cores."""
-    color = "#2b5c8a" if system.ours else "#697380" if "score_ms" in system.values else "#b3193f"
-    dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="9" fill="{color}" stroke="#fff"/>'
-    return [dot, f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle" class="n">{number}</text>']
-
-
-def draw_legend(systems: list[System]) -> list[str]:
-    """The systems by number, in two columns, with both values."""
-    lines, rows = [], (len(systems) + 1) // 2
-    for place, system in enumerate(systems):
-        x, y = LEFT + (place // rows) * (PANEL + 70), BOTTOM + 48 + 22 * (place % rows)
-        values = " / ".join(f"{system.values[metric]:.1f}" for metric in FLOORS)
-        untimed = "" if "score_ms" in system.values else "; trained on a GPU"
-        style = ' class="o"' if system.ours else ""
-        lines += draw_number(place + 1, system, x, y)
-        lines.append(f'<text x="{x + 16}" y="{y + 4}"{style}>{escape(system.name)}: {values}{untimed}</text>')
+def draw_names(systems: list[System], dots: list[tuple[float, float]]) -> list[str]:
+    """The name of each system at its dot, on the first side where it covers no dot and no other name."""
+    taken = [(x - 7, y - 7, x + 7, y + 7) for x, y in dots]
+    lines = []
+    for system, (x, y) in zip(systems, dots, strict=True):
+        name = short_name(system)
+        width = (1.1 if system.ours else 1) * sum(10.8 if letter.isupper() else 8.1 for letter in name)  # about
+        sides = [(x + 10, y + 5), (x - 10 - width, y + 5)]
+        sides = sides if "score_ms" in system.values else [(LEFT + 4, y - 6), (LEFT + 4, y + 18)]
+        sides += [(x + shift - width / 2, y + down) for down in (-12, 22, -28, 38) for shift in (0, 30, -30, 60, -60)]
+        boxes = [(left, base - 13, left + width, base + 3) for left, base in sides]
+        free = [
+            box
+            for box in boxes
+            if box[0] >= LEFT and box[2] <= WIDTH - 4 and not any(overlaps(box, other) for other in taken)
+        ]
+        box = (free or boxes)[0]
+        taken.append(box)
+        style = "n o" if system.ours else "n"
+        lines.append(f'<text x="{box[0]:.1f}" y="{box[3] - 3:.1f}" class="{style}">{escape(name)}</text>')
     return lines
 
 
-def wrap(text: str) -> str:
-    """A paragraph, 120 characters wide."""
-    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+def short_name(system: System) -> str:
+    """A name for the chart: the backbone only where it is not that of ProCon, and where a GPU trained it."""
+    name, _, backbone = system.name.partition(" on ")
+    other = "" if backbone.startswith("ViT") else f", {backbone.rpartition('-')[2]}"
+    return (
+        name.partition(",")[0]
+        + (", 1 %" if ", 1 %" in name else ", 5 %" if ", 5 %" in name else "")
+        + other
+        + ("" if "score_ms" in system.values else " (trained on a GPU)")
+    )
+
+
+def overlaps(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    """Whether two boxes (left, top, right, bottom) share a point."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def wrap(text: str, subsequent_indent: str = "") -> str:
+    """A paragraph, 120 characters wide, its lines after the first indented."""
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False, subsequent_indent=subsequent_indent)
 
 
 if __name__ == "__main__":

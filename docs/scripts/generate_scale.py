@@ -6,6 +6,7 @@ The numbers come from ``benchmarks/results`` and, for published ones, from the p
 import csv
 import json
 import statistics
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ COMMANDS = {
 PLACES = {"use/scale.md": ("cluster", "factory", "realiad", "sharded"), "measure/peers.md": ("peers",)}
 METRICS = {"i_auroc": "I-AUROC", "p_auroc": "P-AUROC", "p_ap": "P-AP", "p_f1": "P-F1", "aupro": "AUPRO"}
 COSTS = {"fit_s": "fit, s", "score_ms": "score, ms", "peak_mib": "peak, MiB", "model_mib": "model, MiB"}
+NUMBERS = (*METRICS.values(), *COSTS.values())
 OURS = ("procon", "procon-1")
 TUNED = ("procon-best",)  # on these very parts, so words compare the others
 MARGIN = 0.2  # points; less is called none
@@ -110,10 +112,13 @@ def peers(rows: list[Row]) -> list[str]:
         for row in here:
             cells.append(
                 [row["title"], row["backbone"], row["input"]]
-                + [f"**{row[key]}**" if row[key] and float(row[key]) == best[key] else row[key] for key in METRICS]
-                + [*(row[key] for key in COSTS), row["note"]]
+                + [
+                    f"**{row[key]}**" if row[key] and float(row[key]) == best[key] else row[key] or "–"
+                    for key in METRICS
+                ]
+                + [*(row[key] or "–" for key in COSTS), row["note"]]
             )
-        texts += [table(head, cells), wrap(" ".join(wins(here))), "</details>"]
+        texts += [table(head, cells, NUMBERS), bullets(wins(here)), "</details>"]
     return [*texts, "### Published only", published()]
 
 
@@ -130,13 +135,13 @@ def overall(rows: list[Row], parts: list[str]) -> list[str]:
     cells = []
     for name, means in lines:
         scores = [f"**{means[key]:.1f}**" if means[key] == best[key] else f"{means[key]:.1f}" for key in METRICS]
-        cells.append([name, *scores, *(f"{means[key]:.0f}" if key in means else "" for key in COSTS)])
-    highest = (
-        f"{title}: {next(name for name, means in lines if means[key] == best[key])} ({best[key]:.1f})"
-        for key, title in METRICS.items()
-    )
-    shown = table(["mean over the parts", *METRICS.values(), *COSTS.values()], cells)
-    return [f"### All {len(parts)} parts", shown, wrap(f"Highest: {'; '.join(highest)}.")]
+        cells.append([name, *scores, *(f"{means[key]:,.0f}" if key in means else "–" for key in COSTS)])
+    shown = table(["mean over the parts", *METRICS.values(), *COSTS.values()], cells, NUMBERS)
+    return [
+        f"### All {len(parts)} parts",
+        shown,
+        "Bold is the best value of a column; – was not measured on these cores.",
+    ]
 
 
 def wins(rows: list[Row]) -> list[str]:
@@ -182,13 +187,20 @@ def published() -> str:
         for key, name in names.items():
             values = paper[key][system]
             cells.append([system, name, *(str(values.get(column, "")) for column in ("i_auroc", "p_ap", "pauroc30"))])
-    return table(["published", "dataset", "I-AUROC", "P-AP", "pAUROC30 (printed as AUPRO)"], cells)
+    head = ["published", "dataset", "I-AUROC", "P-AP", "pAUROC30 (printed as AUPRO)"]
+    return table(head, cells, head[2:])
 
 
-def table(head: list[str], cells: list[list[str]]) -> str:
-    """A Markdown table."""
+def table(head: list[str], cells: list[list[str]], numbers: Collection[str] = ()) -> str:
+    """A Markdown table; the columns ``numbers`` are aligned to the right."""
     lines = ["| " + " | ".join(line) + " |" for line in (head, *cells)]
-    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+    rule = "".join("---:|" if title in numbers else "---|" for title in head)
+    return "\n".join([lines[0], f"|{rule}", *lines[1:]])
+
+
+def bullets(sentences: list[str]) -> str:
+    """A list with a line or more for each sentence."""
+    return "\n".join(wrap(f"- {sentence}", subsequent_indent="  ") for sentence in sentences)
 
 
 def thousands(text: str) -> str:

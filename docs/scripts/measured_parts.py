@@ -18,6 +18,8 @@ def fill(page: Path, script: str, names: Sequence[str], section: Callable[[str],
     return text
 
 
-def wrap(text: str, width: int) -> str:
-    """A paragraph of lines of at most ``width`` characters."""
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+def wrap(text: str, width: int, subsequent_indent: str = "") -> str:
+    """A paragraph of lines of at most ``width`` characters, those after the first indented."""
+    return textwrap.fill(
+        text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=subsequent_indent
+    )

@@ -54,13 +54,27 @@ def test_dots_of_the_chart_lie_at_their_values(front: Any) -> None:
     root = ET.fromstring(front.render_chart(systems))
     space = "{http://www.w3.org/2000/svg}"
     dots = [(float(dot.attrib["cx"]), float(dot.attrib["cy"])) for dot in root.iter(f"{space}circle")]
-    assert len(dots) == 3 * len(systems)  # two panels and the legend
-    timed = [place for place, system in enumerate(systems) if "score_ms" in system.values]
+    timed = [system for system in systems if "score_ms" in system.values]
+    assert len(dots) == 2 * len(timed)  # two panels
     for panel, metric in enumerate(front.FLOORS):
-        here = dots[panel * len(systems) :][: len(systems)]
-        by_time = sorted(timed, key=lambda place: systems[place].values["score_ms"])
-        assert [here[place][0] for place in by_time] == sorted(here[place][0] for place in timed)
-        by_value = sorted(range(len(systems)), key=lambda place: -systems[place].values[metric])
+        here = dots[panel * len(timed) :][: len(timed)]
+        by_time = sorted(range(len(timed)), key=lambda place: timed[place].values["score_ms"])
+        assert [here[place][0] for place in by_time] == sorted(x for x, _ in here)
+        by_value = sorted(range(len(timed)), key=lambda place: -timed[place].values[metric])
         assert [here[place][1] for place in by_value] == sorted(y for _, y in here)
     lines = [line for line in root.iter(f"{space}line") if line.attrib["class"] == "d"]
     assert len(lines) == 2 * (len(systems) - len(timed)), "a system without a time is a line in both panels"
+    names = [text.text for text in root.iter(f"{space}text") if text.text and not text.text[0].isdigit()]
+    for system in systems:
+        assert names.count(front.short_name(system)) == 2, "every dot and line has its name"
+
+
+def test_names_in_the_chart_cover_no_dot_and_no_other_name(front: Any) -> None:
+    systems = [front.System("peer", f"Peer {letter} on ViT-S/14", {"score_ms": 500.0}) for letter in "abc"]
+    dots = [(200.0, 100.0), (214.0, 104.0), (206.0, 112.0)]
+    root = ET.fromstring(f"<svg>{''.join(front.draw_names(systems, dots))}</svg>")
+    boxes = [(float(text.attrib["x"]), float(text.attrib["y"]) - 13, len(text.text or "")) for text in root]
+    spans = [(left, top, left + 8 * count, top + 16) for left, top, count in boxes]
+    everything = [*spans, *((x - 6, y - 6, x + 6, y + 6) for x, y in dots)]
+    for place, one in enumerate(spans):
+        assert not any(front.overlaps(one, other) for other in everything[:place] + everything[place + 1 :])
