@@ -86,6 +86,8 @@ def test_help_cuts_no_sentence(columns: int) -> None:
     assert "\u2026" not in words and "..." not in words.replace("[ARGS]...", "")
     for command in typer.main.get_command(app).commands.values():  # type: ignore[attr-defined]
         assert " ".join(command.short_help.split()) in words
+        later = (command.help or "").split("\n\n")[1:]
+        assert not any("\n" in paragraph for paragraph in later), "a terminal breaks such a line in its middle"
 
 
 def test_a_shell_completes_commands() -> None:
@@ -309,9 +311,10 @@ def test_fit_refuses_bad_images_before_work_or_leaves_them_out(
     ("arguments", "words"),
     [
         (["fit", "{empty}"], "holds no images"),
-        (["fit", "{missing}"], "no such"),
-        (["fit", "{good}", "--image-size", "400"], "image_size must be a multiple of 14"),
-        (["fit", "{good}", "--image-size", "big"], "image_size must be integers"),
+        (["fit", "{good}", "--image-size", "400"], "image_size must be a side in pixels, WIDTHxHEIGHT such as 644x476"),
+        (["fit", "{good}", "--image-size", "640x480"], "both multiples of 14, or auto; got 640x480"),
+        (["fit", "{good}", "--image-size", "big"], "image_size must be a side in pixels"),
+        (["fit", "{missing}"], "no such folder; check the path"),
         (["fit", "{good}", "--set", "layers=a"], "layers must be integers"),
         (["fit", "{good}", "--banks", "0"], "banks must be an integer of at least 1, got 0"),
         (["fit", "{good}", "--backbone", "resnet"], "backbone must be one of"),
@@ -393,6 +396,8 @@ def test_info_tells_what_the_file_holds(run: Run, model: Path, tiny_backbone: Pa
     code, out, _ = run("info", model)
     assert code == 0
     assert "image size         70 x 70 pixels" in out
+    assert "layers             -1,-3\n" in out and "max anchors        none\n" in out, "as they are typed"
+    assert "threshold threshold" not in " ".join(out.split())
     assert "8 good images, 25 patches each" in out and "threshold" in out and str(tiny_backbone) in out
     code, out, _ = run("info", model, "--json")
     assert json.loads(out)["config"]["banks"] == 2

@@ -16,7 +16,9 @@ from procon.names import show_name
 
 
 def check(
-    folder: Annotated[Path, Argument(help="Folder to look at: parts of your own, or a benchmark dataset.")],
+    folder: Annotated[
+        Path, Argument(metavar="FOLDER", help="Folder to look at: parts of your own, or a benchmark dataset.")
+    ],
     quick: Annotated[bool, Option("--quick", help="Check the names only; open no file.")] = False,
 ) -> None:
     """Say what a folder holds and what is wrong with it, and print the next command to run."""
@@ -65,7 +67,7 @@ def import_labels(
     form: Annotated[
         str, Argument(metavar="FORMAT", help="lookout (manifest of Amazon Lookout for Vision) or coco (COCO file).")
     ],
-    labels: Annotated[Path, Argument(help="The manifest, or the COCO file.")],
+    labels: Annotated[Path, Argument(metavar="LABELS", help="The manifest, or the COCO file.")],
     output: Annotated[
         Path, Option("--output", "-o", help="Folder to write: train/good, test/KIND, ground_truth/KIND.")
     ],

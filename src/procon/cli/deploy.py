@@ -87,7 +87,7 @@ def _print_export(exported: "Exported") -> None:
 
 
 def watch(
-    source: Annotated[str, Argument(help="Folder, rtsp://... or /dev/video0.")],
+    source: Annotated[str, Argument(metavar="SOURCE", help="Folder, rtsp://... or /dev/video0.")],
     model: Annotated[Path, Option("--model", help="Model file, or a folder from `procon export`.")],
     csv: Annotated[Path | None, Option("--csv", help="Append a line per image to this file.")] = None,
     webhook: Annotated[str | None, Option(help="Post each result as JSON to this http(s) address.")] = None,

@@ -38,7 +38,9 @@ _Variant = Annotated[
 
 
 def bench(
-    dataset: Annotated[str | None, Argument(help="mvtec, visa, realiad, mpdd, btad, medical or folder.")],
+    dataset: Annotated[
+        str | None, Argument(metavar="DATASET", help="mvtec, visa, realiad, mpdd, btad, medical or folder.")
+    ],
     root: _Root,
     output: _RunOutput = None,
     categories: _Categories = None,
@@ -75,7 +77,9 @@ def bench(
 
 
 def evaluate(
-    folder: Annotated[Path, Argument(help="A category with train/good and test/, good/ bad/ mask/, or several.")],
+    folder: Annotated[
+        Path, Argument(metavar="FOLDER", help="A category with train/good and test/, good/ bad/ mask/, or several.")
+    ],
     output: _RunOutput = None,
     categories: _Categories = None,
     seeds: _Seeds = 1,
@@ -90,7 +94,9 @@ def evaluate(
 
 
 def reproduce(
-    names: Annotated[list[str], Argument(help="Tables of the paper, or all; see docs/measure/reproduce.md.")],
+    names: Annotated[
+        list[str], Argument(metavar="NAMES...", help="Tables of the paper, or all; see docs/measure/reproduce.md.")
+    ],
     root: _Root,
     dataset: Annotated[
         str | None, Option("--dataset", help="Name of the dataset; needed if the folder does not show it.")

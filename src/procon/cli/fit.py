@@ -14,7 +14,8 @@ from procon.cli.flags import DeviceOption, RayOption, check_model_target
 from procon.cli.limits import report_limits, run_limits
 from procon.cli.terminal import echo, show_progress, show_status, stderr_console
 from procon.config import Config, refuse
-from procon.errors import ConfigError
+from procon.errors import ConfigError, ImageError
+from procon.files import is_file, is_folder
 from procon.names import show_name
 
 if TYPE_CHECKING:
@@ -39,7 +40,10 @@ _scale_option = partial(Option, rich_help_panel="Many parts, many machines")
 
 
 def fit(
-    good: Annotated[Path, Argument(help="Folder of good images, or a tree with train/good or good/ in it.")],
+    good: Annotated[
+        Path,
+        Argument(metavar="GOOD", help="Folder of good images, a pattern, or a tree with train/good or good/ in it."),
+    ],
     output: Annotated[Path, _file_option("--output", "-o", help="Model file to write.")] = Path("part.procon"),
     embed: Annotated[
         str | None,
@@ -74,13 +78,17 @@ def fit(
     """Fit a detector on good images and write one model file."""
     config = Config(**settings)
     refuse(config, "fit")
-    stderr_console().print(_RECIPES[recipe])
     embedded = [word.strip() for word in embed.split(",")] if embed else []
     for flag, words, allowed in (("embed", embedded, EMBED), ("suspects", [suspects] if suspects else [], SUSPECTS)):
         if not set(words) <= set(allowed):
             raise ConfigError(f"--{flag} must be among {', '.join(allowed)}, got {', '.join(words)}")
     if not each:
         check_model_target(output)
+    from procon.vision.folders import is_pattern
+
+    if not (is_file(good) or is_folder(good) or is_pattern(good)):
+        raise ImageError(f"{show_name(good)}: no such folder; check the path")
+    stderr_console().print(_RECIPES[recipe])
     if each or shards is not None or ray is not None:
         if embedded or suspects is not None or roi is not None:
             raise ConfigError("--each, --shards and --ray take settings and --skip-bad only")
@@ -109,12 +117,12 @@ def _fit_one(
     """Fit one detector here, write its file, and say what it is."""
     from procon.detector import Detector
     from procon.results.cost import plan_fit
-    from procon.vision.folders import training_images
+    from procon.vision.folders import as_list, training_images
     from procon.vision.scope import parse_roi
     from procon.vision.shape import shape_of
 
     console, region = stderr_console(), None if roi is None else parse_roi(roi)
-    images = training_images(good) if good.is_dir() else (good,)
+    images = training_images(good) if good.is_dir() else as_list(good)
     started = time.perf_counter()
     shape = shape_of(config, images)
     for line in shape.describe():

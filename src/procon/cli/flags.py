@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from typer import Argument, Option
 
-from procon.config import AUTO, RECIPES, Config
+from procon.config import AUTO, PATCH, RECIPES, Config
 from procon.errors import ConfigError
 
 
@@ -61,9 +61,9 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
-ModelArgument = Annotated[Path, Argument(help="Model file from `procon fit`.")]
-AnyModelArgument = Annotated[Path, Argument(help="Model file, or a folder from `procon export`.")]
-RunArgument = Annotated[Path, Argument(help="Folder of a run, from bench, eval or reproduce.")]
+ModelArgument = Annotated[Path, Argument(metavar="MODEL", help="Model file from `procon fit`.")]
+AnyModelArgument = Annotated[Path, Argument(metavar="MODEL", help="Model file, or a folder from `procon export`.")]
+RunArgument = Annotated[Path, Argument(metavar="RUN", help="Folder of a run, from bench, eval or reproduce.")]
 WeightsOption = Annotated[str | None, Option("--weights", help=SETTINGS["weights"].help)]
 TrainingOption = Annotated[Path | None, Option("--training", help="Folder of the training images, if it has moved.")]
 DeviceOption = Annotated[str, Option("--device", help="auto (CUDA if there is one), cpu, cuda or cuda:N.")]
@@ -156,7 +156,7 @@ def _parse(name: str, text: str) -> Any:
     if name == "image_size":
         if text.lower() == AUTO:
             return AUTO
-        sides = _integers(name, text.lower(), "x")
+        sides = _sides(name, text)
         return sides[0] if len(sides) == 1 else tuple(reversed(sides))  # typed as WIDTHxHEIGHT, kept as (height, width)
     if text.lower() == "none" and getattr(Config, name, "") is None:
         return None
@@ -168,6 +168,18 @@ def _parse(name: str, text: str) -> Any:
             except ValueError:
                 raise ConfigError(f"{name} must be a number, got {text!r}") from None
     return text
+
+
+def _sides(name: str, text: str) -> list[int]:
+    """One side, or width and height; every error has them in the order in which they are typed."""
+    example = f"{46 * PATCH}x{34 * PATCH}"
+    sides = [int(part) if part.isdecimal() else 0 for part in text.lower().split("x")]
+    if len(sides) > 2 or any(side < PATCH or side % PATCH for side in sides):
+        raise ConfigError(
+            f"{name} must be a side in pixels, WIDTHxHEIGHT such as {example}, both multiples of {PATCH}, or "
+            f"{AUTO}; got {text}"
+        )
+    return sides
 
 
 def _integers(name: str, text: str, separator: str) -> list[int]:

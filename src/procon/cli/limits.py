@@ -23,7 +23,10 @@ def limits(
     model: ModelArgument,
     good: Annotated[
         Path | None,
-        Argument(help="Good images that the model has not seen; default: its training images, without their anchors."),
+        Argument(
+            metavar="GOOD",
+            help="Good images that the model has not seen; default: its training images, without their anchors.",
+        ),
     ] = None,
     output: Annotated[
         Path, Option("--output", "-o", help="Folder for index.html, limits.csv, renderings.csv, limits.json.")
@@ -50,8 +53,9 @@ def limits(
 ) -> None:
     """Say how small a defect a model finds: defects are rendered on good images and scored.
 
-    Scratches, stains, holes and foreign structures, in several sizes and contrasts. Rendered defects are not
-    real ones. After Ctrl-C, the same command goes on where it stopped.
+    Scratches, stains, holes and foreign structures, in several sizes and contrasts.
+
+    Rendered defects are not real ones. After Ctrl-C, the same command goes on where it stopped.
     """
     if output.is_file():
         raise ConfigError(f"--output must be a folder, got the file {output}")

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def line(
-    settings: Annotated[Path, Argument(help="Settings of the line, a TOML file.")] = Path("line.toml"),
+    settings: Annotated[Path, Argument(metavar="SETTINGS", help="Settings of the line, a TOML file.")] = Path(
+        "line.toml"
+    ),
     check: Annotated[bool, Option("--check", help="Say what is wrong with the file, and start nothing.")] = False,
     init: Annotated[bool, Option("--init", help="Write a commented example to the file, and start nothing.")] = False,
 ) -> None:

@@ -205,7 +205,7 @@ def _print_threshold(
 
 def explain(
     model: ModelArgument,
-    image: Annotated[Path, Argument(help="Image to explain.")],
+    image: Annotated[Path, Argument(metavar="IMAGE", help="Image to explain.")],
     xy: Annotated[str | None, Option(help="Pixel to explain, as X,Y; default: the peak of the heat map.")] = None,
     output: Annotated[Path | None, Option("--output", "-o", help="PNG to write; default: NAME-explained.png.")] = None,
     weights: WeightsOption = None,
@@ -242,7 +242,7 @@ def explain(
 
 def add(
     model: ModelArgument,
-    images: Annotated[Path, Argument(help="Good images to add: a folder, or one image.")],
+    images: Annotated[Path, Argument(metavar="IMAGES", help="Good images to add: a folder, or one image.")],
     output: ModelOutput = None,
     weights: WeightsOption = None,
     training: TrainingOption = None,
@@ -259,7 +259,10 @@ def add(
 def forget(
     model: ModelArgument,
     images: Annotated[
-        list[str], Argument(help="Training images to remove: the path, or the end of it; or names of lessons.")
+        list[str],
+        Argument(
+            metavar="NAMES...", help="Training images to remove: the path, or the end of it; or names of lessons."
+        ),
     ],
     output: ModelOutput = None,
     weights: WeightsOption = None,
@@ -278,7 +281,9 @@ def forget(
 
 def merge(
     model: ModelArgument,
-    other: Annotated[Path, Argument(help="Model of the same part, with the same settings and weights.")],
+    other: Annotated[
+        Path, Argument(metavar="OTHER", help="Model of the same part, with the same settings and weights.")
+    ],
     output: Annotated[Path, Option("--output", "-o", help="Model file to write.")],
     weights: WeightsOption = None,
     training: TrainingOption = None,

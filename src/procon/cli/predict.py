@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def predict(
     model: AnyModelArgument,
-    images: Annotated[list[Path], Argument(help="Images and folders to score.")],
+    images: Annotated[list[Path], Argument(metavar="IMAGES...", help="Images and folders to score.")],
     output: Annotated[
         Path | None, Option("--output", "-o", help="Folder for scores.csv, scores.jsonl, overlays, index.html.")
     ] = None,
@@ -130,7 +130,7 @@ def _print_rows(rows: "list[ScoredImage]", limit: int | None = None) -> None:
     """Score, verdict and time per image, as a table."""
     names = [show_name(row.name) for row in rows]
     width = max(12, *map(len, names))
-    echo(f"{'image':<{width}}  {'score':>7}  {'x limit':>7}  {'p':>6}  {'verdict':<9}  {'regions':>7}  {'ms':>6}")
+    echo(f"{'image':<{width}}  {'score':>7}  {'x threshold':>11}  {'p':>6}  {'verdict':<9}  {'regions':>7}  {'ms':>6}")
     for name, row in list(zip(names, rows, strict=True))[:limit]:
         result = row.prediction
         if result is None:
@@ -140,7 +140,7 @@ def _print_rows(rows: "list[ScoredImage]", limit: int | None = None) -> None:
         relative = "-" if result.relative_score is None else f"{result.relative_score:.2f}"
         p_value = "-" if result.p_value is None else f"{result.p_value:.3f}"
         echo(
-            f"{name:<{width}}  {result.score:7.4f}  {relative:>7}  {p_value:>6}  {verdict:<9}  "
+            f"{name:<{width}}  {result.score:7.4f}  {relative:>11}  {p_value:>6}  {verdict:<9}  "
             f"{len(result.regions):>7}  {1000 * row.seconds:6.0f}"
         )
     if limit is not None and len(rows) > limit:

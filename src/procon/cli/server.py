@@ -15,7 +15,9 @@ _NEEDED = ("fastapi", "uvicorn", "python_multipart", "prometheus_client")
 
 
 def serve(
-    models: Annotated[Path, Argument(help="Folder of model files and folders from `procon export`, or one of them.")],
+    models: Annotated[
+        Path, Argument(metavar="MODELS", help="Folder of model files and folders from `procon export`, or one of them.")
+    ],
     host: Annotated[str, Option(help="Address to listen on; any but this machine's own needs a token.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8321,
     token_file: Annotated[Path | None, Option(help="File with the token that requests must carry.")] = None,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def teach(
     model: ModelArgument,
-    image: Annotated[Path, Argument(help="Image with a defect that the model missed.")],
+    image: Annotated[Path, Argument(metavar="IMAGE", help="Image with a defect that the model missed.")],
     box: Annotated[str | None, Option(help="The defect, as X,Y,WIDTH,HEIGHT in pixels of the image.")] = None,
     mask: Annotated[Path | None, Option(help="The defect, as a mask image of the same size: white is marked.")] = None,
     name: Annotated[str | None, Option(help="What to call the lesson; default: lesson 1, lesson 2, ...")] = None,
@@ -34,10 +34,11 @@ def teach(
     training: TrainingOption = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Mark a defect that a model missed, see what it costs, and let the model look for its like.
+    """Mark a defect that a model missed, see what it costs, and let the model look for others like it.
 
-    The marked patches are stored next to the normal memory. The threshold stays as it is; procon forget MODEL LESSON
-    takes a lesson back.
+    The marked patches are stored next to the normal memory.
+
+    The threshold stays as it is; procon forget MODEL LESSON takes a lesson back.
     """
     if (box is None) == (mask is None):
         raise ConfigError("the defect must be marked with --box or with --mask, and not with both")

@@ -44,7 +44,9 @@ def describe_file(path: Path) -> list[tuple[str, str]]:
         else:
             names = ["threshold", *[""] * 9]
             images = [str(image["name"]) for image in metadata["images"]]
-            lines += zip(names, calibration.describe(images), strict=False)
+            sentences = calibration.describe(images)
+            sentences[0] = sentences[0].removeprefix("threshold ")  # the name of the line says it
+            lines += zip(names, sentences, strict=False)
             lines.append(("pixel threshold", f"{calibration.pixel_threshold:.4f}"))
         lessons = [describe_lesson(lesson) for lesson in metadata.get("lessons", [])]
         lines += zip(["lessons", *[""] * len(lessons)], lessons, strict=False)
@@ -56,7 +58,14 @@ def describe_file(path: Path) -> list[tuple[str, str]]:
     side = config["image_size"]
     width, height = (side, side) if isinstance(side, int) else (side[1], side[0])
     config = {**config, "image_size": f"{width} x {height} pixels"}
-    return lines + [(name.replace("_", " "), str(value)) for name, value in config.items() if name != "backbone"]
+    return lines + [(name.replace("_", " "), _setting(value)) for name, value in config.items() if name != "backbone"]
+
+
+def _setting(value: object) -> str:
+    """The value of a setting as it is typed after ``--set``."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return "none" if value is None else str(value)
 
 
 def calibration_of(metadata: Mapping[str, Any]) -> Calibration | None:
