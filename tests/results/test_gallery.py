@@ -214,6 +214,9 @@ def test_weak_evidence_is_shown_on_request(page: Any) -> None:
     assert weak.screenshot() != before
     page.keyboard.press("w")
     assert weak.screenshot() == before
+    choose(page, "view", "plain")
+    page.keyboard.press("w")
+    assert page.evaluate("document.body.dataset.view") == "map", "weak evidence is seen on the map alone"
 
 
 @pytest.mark.browser
@@ -223,11 +226,13 @@ def test_the_enlarged_view_follows_the_keyboard(page: Any) -> None:
     page.keyboard.press("Enter")
     assert page.locator("dialog[open]").count() == 1
     assert "lot 1/part-11.png" in page.inner_text(".caption")
+    assert page.get_attribute("dialog [value=back]", "aria-disabled") == "true"
     assert page.get_attribute("dialog a", "href") == "overlays/lot%201/part-11.png.png"
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     assert "lot 1/part-9.png" in page.inner_text(".caption")
     page.keyboard.press("ArrowLeft")
+    assert page.get_attribute("dialog [value=back]", "aria-disabled") == "false"
     assert "lot 0/part-10.png" in page.inner_text(".caption")
     stage, picture = page.locator(".stage").bounding_box(), page.locator(".stage .picture").bounding_box()
     assert stage["y"] <= picture["y"] and picture["y"] + picture["height"] <= stage["y"] + stage["height"] + 1

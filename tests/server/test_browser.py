@@ -1,6 +1,7 @@
 """What an operator does, in a real Chromium against a real server process."""
 
 import io
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,6 +208,10 @@ def test_regions_are_contours_with_the_numbers_of_the_list(page: Any, server: Se
         drawn = path.evaluate("e => { const b = e.getBBox(); return [b.x, b.y, b.x + b.width, b.y + b.height]; }")
         np.testing.assert_allclose(drawn, region["box"], atol=1.0)
     assert page.locator("#marks .region").first.get_attribute("d").count("L") > 8, "a contour, not a box"
+    for path, disc in zip(page.locator("#marks .region").all(), page.locator("#marks .disc").all(), strict=True):
+        outline = np.array(re.findall(r"[ML]([\d.]+) ([\d.]+)", path.get_attribute("d")), float)
+        center, radius = [float(disc.get_attribute(name)) for name in ("cx", "cy")], float(disc.get_attribute("r"))
+        assert np.hypot(*(outline - center).T).min() <= 1.5 * radius, "its number lies at the contour"
     page.uncheck("#outlines")
     assert page.locator("#marks *").count() == 0
 
@@ -309,7 +314,7 @@ def test_a_rate_is_chosen_with_the_slider_and_set_with_one_click(odd_page: tuple
     before = client.get("/v1/models/disc").json()["threshold"]
     offers = [offer for offer in before["offers"] if offer["rule"] == "robust"]
     assert "7 of 8 good images" in page.inner_text("#robust-words")
-    assert page.inner_text("#offer-value") == "1.0\u00a0%" and page.is_disabled("#apply")
+    assert page.inner_text("#offer-value") == "1.0%" and page.is_disabled("#apply")
     assert "1 part in review" in page.inner_text("#preview")
     seen = before["rendered"]
     assert f"of {seen['total']} rendered defects" in page.inner_text("#preview")
@@ -317,7 +322,7 @@ def test_a_rate_is_chosen_with_the_slider_and_set_with_one_click(odd_page: tuple
     page.keyboard.press("End")
     seen = offers[-1]["rendered"]
     assert f"of {seen['total']} rendered defects" in page.inner_text("#preview")
-    assert page.inner_text("#offer-value") == "10\u00a0%"
+    assert page.inner_text("#offer-value") == "10%"
     assert f"{offers[-1]['above']} of 8 good images" in page.inner_text("#preview")
     assert "None of 1 part in review" in page.inner_text("#preview")
     assert page.locator("#above li").count() == offers[-1]["above"] > 1
@@ -333,7 +338,7 @@ def test_the_guarantee_is_another_choice_that_counts_odd_images(odd_page: tuple[
     page, client = odd_page
     page.check("[name=rule][value=guarantee]")
     assert "cannot promise less than 11" in page.inner_text("#guarantee-words")
-    assert page.inner_text("#offer-value") == "11\u00a0%"
+    assert page.inner_text("#offer-value") == "11%"
     assert "1 of 1 part in review would become good" in page.inner_text("#preview")
     assert "becomes good" in page.inner_text("#changes")
     page.click("#undo")
@@ -379,7 +384,7 @@ def test_a_score_is_told_in_units_of_the_threshold(page: Any) -> None:
     score, limit = page.evaluate(
         "import('/static/viewer.js').then((m) => [m.shown().answer.score, m.shown().answer.threshold])"
     )
-    assert f"{score / limit:.2f} × the limit" in page.inner_text("#verdict .facts")
+    assert f"{score / limit:.2f} × the threshold" in page.inner_text("#verdict .facts")
 
 
 def test_flagged_parts_are_reviewed_with_the_keyboard_and_a_false_alarm_is_learned(

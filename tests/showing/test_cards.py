@@ -89,7 +89,7 @@ def test_a_prediction_is_saved_by_the_ending_of_the_file(detector: Detector, ima
 def test_a_prediction_is_a_card_in_notebooks(detector: Detector, image: Path) -> None:
     page = detector.predict(image)._repr_html_()
     assert page.count("<img") == 2 and "data:image/jpeg;base64," in page
-    assert "ANOMALOUS, score " in page and "x the limit" in page and "threshold 0." in page
+    assert "ANOMALOUS, score " in page and "x the threshold" in page and "threshold 0." in page
     assert page.count("stroke='#8b95a1'") == 8 + 1  # a tick for each good image, and the axis
     assert "part &amp; &lt;b&gt;.png" in page and "<b>.png" not in page
     assert len(page) < 60_000

@@ -92,7 +92,7 @@ def plot_prediction(prediction: Prediction, image: Any = None) -> Any:
 def verdict_words(prediction: Prediction) -> str:
     """Verdict and score in a line."""
     word = {None: "no threshold", True: "ANOMALOUS", False: "good"}[prediction.is_anomalous]
-    relative = "" if prediction.relative_score is None else f", {prediction.relative_score:.2f} x the limit"
+    relative = "" if prediction.relative_score is None else f", {prediction.relative_score:.2f} x the threshold"
     return f"{word}, score {prediction.score:.4f}{relative}"
 
 

@@ -63,13 +63,26 @@ function enlarge(card) {
   const link = lightbox.querySelector("a");
   link.hidden = !card.dataset.picture;
   if (card.dataset.picture) link.href = card.dataset.picture;
+  for (const [value, direction] of [["back", -1], ["on", 1]]) {
+    lightbox.querySelector(`[value=${value}]`).setAttribute("aria-disabled", !neighbour(direction));
+  }
   if (!lightbox.open) lightbox.showModal();
 }
 
-function step(direction) {
+function neighbour(direction) {
   const shown = [...list.querySelectorAll("li:not([hidden])")].filter((card) => card.querySelector(".picture"));
-  const place = shown.indexOf(current) + direction;
-  if (place >= 0 && place < shown.length) enlarge(shown[place]);
+  return shown[shown.indexOf(current) + direction];
+}
+
+function step(direction) {
+  const card = neighbour(direction);
+  if (card) enlarge(card);
+}
+
+/** Show or hide weak evidence; it is part of the map, so the map is shown with it. */
+function toggleWeak(isOn) {
+  setWeak(isOn);
+  if (isOn) setView("map");
 }
 
 const changeView = () => setView(views[(views.indexOf(body.dataset.view) + 1) % views.length]);
@@ -77,7 +90,7 @@ const actions = {
   back: () => step(-1),
   on: () => step(1),
   view: changeView,
-  weak: () => setWeak(!body.hasAttribute("data-weak")),
+  weak: () => toggleWeak(!body.hasAttribute("data-weak")),
   close: () => lightbox.close(),
 };
 const keys = { ArrowLeft: actions.back, ArrowRight: actions.on, ArrowUp: actions.back, ArrowDown: actions.on };
@@ -99,9 +112,9 @@ document.addEventListener("keydown", (event) => {
     actions.weak();
   }
 });
-controls.addEventListener("change", () => {
+controls.addEventListener("change", (event) => {
   setView(controls.elements.view.value);
-  setWeak(controls.elements.weak.checked);
+  if (event.target === controls.elements.weak) toggleWeak(event.target.checked);
   arrange();
 });
 controls.hidden = false;

@@ -20,7 +20,8 @@ export function contour(values, width, height, level) {
   return lines;
 }
 
-/** The outlines of regions in pixels of the image: for each its path, or its box where the small map shows no line. */
+/** The outlines of regions in pixels of the image: the path of each, or its box where the small map shows no line, and
+    the point of it that is nearest to the upper left corner of the box. */
 export function outlines(regions, map, values, width, height) {
   const levels = new Map();
   return regions.map(({ box: [left, top, right, bottom], level }) => {
@@ -31,7 +32,11 @@ export function outlines(regions, map, values, width, height) {
     const inside = ([x, y]) => x >= left - scale[0] && x <= right + scale[0] && y >= top - scale[1] && y <= bottom + scale[1];
     const own = levels.get(level).map((line) => line.map(place)).filter((line) => line.every(inside));
     const words = (point) => point.map((value) => value.toFixed(1)).join(" ");
-    return own.length ? own.map(([from, to]) => `M${words(from)}L${words(to)}`).join("")
-      : `M${left} ${top}H${right}V${bottom}H${left}z`;
+    if (!own.length) return { path: `M${left} ${top}H${right}V${bottom}H${left}z`, corner: [left, top] };
+    const distance = ([x, y]) => Math.hypot(x - left, y - top);
+    return {
+      path: own.map(([from, to]) => `M${words(from)}L${words(to)}`).join(""),
+      corner: own.flat().reduce((best, point) => (distance(point) < distance(best) ? point : best)),
+    };
   });
 }

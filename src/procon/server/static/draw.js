@@ -24,7 +24,7 @@ export function svg(name, attributes = {}, text = "") {
 }
 
 export const score = (value) => value.toFixed(value < 10 ? 3 : 1);
-export const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}\u00a0%`;
+export const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)}%`; // as the sentences of the server
 export const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
 
 /** A file name with its invisible characters replaced: some turn or hide the text around them. */

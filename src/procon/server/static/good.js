@@ -30,7 +30,7 @@ export function oddImages(model) {
     element("h3", { textContent: `${plural(odd.length, "odd image")} ${were} set aside` }),
     element("p", { textContent: `${they} far above the other good images.${more} The robust threshold at ${percent(rate)} is ` +
       `${score(without)} without ${them}, and would be ${score(counted)} with ${them}.${force}` }),
-    element("p", { textContent: "Look at each. If it is not a good part, forget it (procon forget); if it is good, nothing needs to be done." }),
+    element("p", { textContent: "Look at each. If it is not a good part, remove it with procon forget; if it is good, nothing needs to be done." }),
     element("ol", { className: "cards" }, ...odd.slice(0, MOST_ODD).map((image) => goodCard(model, image))),
   ];
 }

@@ -34,7 +34,7 @@ export function thumbnail(verdict, action) {
   return element("li", {}, element("button", {
     type: "button",
     className: bad ? "bad" : "good",
-    title: `${verdict.name}: score ${score(verdict.score)}${verdict.relative_score === null ? "" : `, ${verdict.relative_score.toFixed(2)} × the limit`}`,
+    title: `${verdict.name}: score ${score(verdict.score)}${verdict.relative_score === null ? "" : `, ${verdict.relative_score.toFixed(2)} × the threshold`}`,
     "aria-label": `${verdict.name}, ${bad ? "anomalous" : "good"}, score ${score(verdict.score)}`,
     onclick: action,
   }, picture, element("span", { className: "mark", textContent: label })));

@@ -24,6 +24,7 @@ function view() {
     if (one === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
+  $("#invite").textContent = name === "review" ? "No flagged part" : "Drop a part here";
   $("#viewer").hidden = none || (name !== "inspect" && name !== "review");
   $("#empty").hidden = !none || name === "models";
   document.title = `${name[0].toUpperCase()}${name.slice(1)}${current() ? ` \u00b7 ${current().name}` : ""} \u00b7 ProCon`;

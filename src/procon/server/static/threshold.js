@@ -63,7 +63,7 @@ function describeDeciding(model) {
   $("#decide-words").textContent = byHand ? "None: the threshold was set by hand."
     : !deciding.length ? "None: without any one of the images it would be the same."
       : inForce === "guarantee" ? "The threshold is the score of one good image. Without these images it would be another."
-        : "Level and spread of all counted images make the threshold; these move it most. If one is not a good part, forget it (procon forget).";
+        : "Level and spread of all counted images make the threshold; these move it most. If one is not a good part, remove it with procon forget.";
   $("#decide").replaceChildren(...deciding.map((image) => goodCard(model, image, `without it: threshold ${score(image.threshold_without)}`)));
 }
 
@@ -172,7 +172,7 @@ function drawPlot(limit, before) {
   picture.append(
     svg("rect", { class: "zone-good", x: 10, y: 22, width: Math.max(0, x(limit) - 10), height: 120 }),
     svg("rect", { class: "zone-bad", x: x(limit), y: 22, width: Math.max(0, width - 10 - x(limit)), height: 120 }),
-    svg("text", { class: "soft", x: 14, y: 38 }, "good images behind the threshold"),
+    svg("text", { class: "soft", x: 14, y: 38 }, "good images"),
     svg("text", { class: "soft", x: 14, y: 86 }, "past parts"),
   );
   const odd = new Set(current().threshold.set_aside.map((image) => image.score));

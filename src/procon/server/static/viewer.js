@@ -27,7 +27,7 @@ export async function show(blob, name, { id = null, keep = true, verdict = null 
   photo.src = part.url;
   photo.alt = name;
   $("#invite").hidden = true;
-  busy("Looking");
+  busy("Scoring");
   try {
     await photo.decode().then(place, () => {}); // a TIFF no browser shows: the answer has its size
     if (!current()) throw new Error("there is no model yet");
@@ -72,7 +72,7 @@ export async function refreshPart(place) {
 export async function showVerdict(verdict) {
   const mine = ++asked;
   reset();
-  busy("Looking");
+  busy("Scoring");
   try {
     const blob = await (await request(`/v1/verdicts/${verdict.id}/image`)).blob();
     if (mine === asked) await show(blob, verdict.name, { id: verdict.id, keep: false, verdict });
@@ -99,12 +99,14 @@ function reset() {
   marked = null;
   $("#frame").hidden = true;
   $("#verdict").className = "verdict";
-  for (const selector of ["#verdict .word", "#verdict .facts", "#learned", "#axis-words"]) $(selector).textContent = "\u00a0";
+  for (const selector of ["#verdict .word", "#learned", "#axis-words"]) $(selector).textContent = "\u00a0";
+  $("#verdict .facts").textContent = "No part yet";
   $("#regions ol").replaceChildren();
   $("#marks").replaceChildren();
   $("#why-body").replaceChildren();
   $("#why").hidden = true;
   $("#why-hint").hidden = explainsNothing();
+  $("#why-hint").style.visibility = "hidden"; // there is nothing to click on; its place stays
   $("#was-good").disabled = $("#was-defect").disabled = true;
   $("#take-back").hidden = true;
   $("#heat").width = $("#heat").width; // empties it: a map must never lie over another part
@@ -136,7 +138,7 @@ function render() {
   box.className = `verdict ${answer.is_anomalous === null ? "" : answer.is_anomalous ? "bad" : "good"}`;
   box.querySelector(".word").textContent = word;
   box.querySelector(".facts").textContent = `score ${score(answer.score)}` +
-    (answer.relative_score === null ? "" : `, ${answer.relative_score.toFixed(2)} × the limit`) +
+    (answer.relative_score === null ? "" : `, ${answer.relative_score.toFixed(2)} × the threshold`) +
     (answer.p_value === null ? "" : `, p = ${answer.p_value.toFixed(3)}`);
   drawAxis($("#axis"), threshold ?? null, answer.score);
   if (threshold) {
@@ -162,18 +164,19 @@ function render() {
       element("span", { className: "dot", textContent: index + 1 }), ` ${words}`));
   }));
   if (!answer.regions.length) $("#regions ol").replaceChildren(element("li", { className: "hint", textContent: "none" }));
+  $("#why-hint").style.visibility = "visible";
   renderFeedback();
   onShown();
 }
 
-/** The regions as contours, each with its number in the list at its upper left. */
+/** The regions as contours, each with its number in the list where the contour is nearest to its upper left. */
 function drawRegions(marks) {
-  const { width, regions } = part.answer, pixel = width / ($("#frame").clientWidth || width); // of the image, per pixel of the page
-  regions.forEach(({ box: [left, top] }, index) => {
-    const x = Math.max(left, 11 * pixel), y = Math.max(top, 11 * pixel);
+  const { width } = part.answer, pixel = width / ($("#frame").clientWidth || width); // of the image, per pixel of the page
+  part.outlines.forEach(({ path, corner }, index) => {
+    const [x, y] = corner.map((place) => Math.max(place - 7 * pixel, 11 * pixel)); // outside: the region may be small
     const number = svg("text", { class: "number", x, y }, String(index + 1));
     number.style.fontSize = `${12 * pixel}px`;
-    marks.append(svg("path", { class: "region", d: part.outlines[index] }), svg("circle", { class: "disc", cx: x, cy: y, r: 10 * pixel }), number);
+    marks.append(svg("path", { class: "region", d: path }), svg("circle", { class: "disc", cx: x, cy: y, r: 10 * pixel }), number);
   });
 }
 
