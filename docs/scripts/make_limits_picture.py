@@ -9,10 +9,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from procon.demo.parts import render_part
-from procon.limits.kinds import paint_defect
+from procon.limits.kinds import RENDERED_KINDS, paint_defect
 
 PICTURE = Path(__file__).resolve().parent.parent / "images" / "limits.png"
-KINDS = ("scratch", "dent", "stain", "hole", "foreign")
 CONTRASTS = {"faint": 10, "medium": 25, "clear": 60}
 SIDE, SIZE = 448, 40  # pixels of the part, and of the longest side of a defect
 CENTER, SOURCE = (350, 250), (224, 300)  # (x, y) where defects lie, and from where foreign structure is taken
@@ -26,9 +25,9 @@ def main() -> None:
     """Compose the picture."""
     pixels, font = render_part("good", 1, SIDE).image, ImageFont.load_default(14)
     step = 2 * REACH + GAP
-    canvas = Image.new("RGB", (LEFT + step * len(KINDS), TOP + step * len(CONTRASTS)), PAPER)
+    canvas = Image.new("RGB", (LEFT + step * len(RENDERED_KINDS), TOP + step * len(CONTRASTS)), PAPER)
     draw = ImageDraw.Draw(canvas)
-    for column, kind in enumerate(KINDS):
+    for column, kind in enumerate(RENDERED_KINDS):
         draw.text((LEFT + column * step + REACH, TOP // 2), kind, INK, font, anchor="mm")
         for row, (name, contrast) in enumerate(CONTRASTS.items()):
             x, y = HOLE if kind == "hole" else CENTER
