@@ -1,12 +1,13 @@
 """From trigger to result on a line, and how much of that is the protocol. Writes ``benchmarks/results/line.csv``.
 
-    python benchmarks/line_latency.py [--parts 1000] [--weights FILE --real-parts 50] [--device cuda]
+    python benchmarks/line_latency.py [--parts 1000] [--weights FILE --real-parts 50] [--device cuda] [--protocols HTTP]
 
 The line runs in this process, each station with a client in a process of its own that triggers one part after the
 other over loopback. Latency is what the client sees. Overhead is that minus the time in which the station opened and
 scored the image. ``bare`` is a round trip of the same client that asks for nothing but a value: the floor of the
-protocol on the machine as it is now. The stand-in for a model reads one pixel; with ``--weights`` a detector is fitted
-on rendered parts. Protocols whose library is missing are left out. Rows of another device or model are kept, and
+protocol on the machine as it is now. The OPC UA client asks for the shortest publishing interval; with one of N ms, a
+result waits for up to N ms more. The stand-in for a model reads one pixel; with ``--weights`` a detector is fitted on
+rendered parts. Protocols whose library is missing are left out. Rows of what was not measured again are kept, and
 ``--parts 0`` measures the detector alone.
 """
 
@@ -29,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 BARE = 200  # round trips
+STAND_IN = "stand-in"
 LIBRARIES = {"direct": "procon", "HTTP": "procon", "Modbus": "pymodbus", "OPC UA": "asyncua"}
 
 
@@ -98,7 +100,7 @@ def client_opcua(port: int, station: int, parts: int) -> tuple[list[float], list
             machine = await root.get_child([f"{index}:{name}" for name in names])
             start, beat = await machine.get_child(f"{index}:StartSingleJob"), await root.get_child(f"{index}:Heartbeat")
             events = Events()
-            subscription = await client.create_subscription(1, events)
+            subscription = await client.create_subscription(0, events)
             kind = await client.nodes.base_event_type.get_child(f"{index}:ResultReadyEventType")
             await subscription.subscribe_events(root, kind)
             seconds, bare = [], []
@@ -247,6 +249,7 @@ def main() -> None:
     parser.add_argument("--real-parts", type=int, default=50)
     parser.add_argument("--weights")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--protocols", nargs="+", choices=LIBRARIES, default=list(LIBRARIES))
     arguments = parser.parse_args()
     from tests.line.stand_in import StandIn, write_part
 
@@ -254,7 +257,7 @@ def main() -> None:
     from procon.line.models import model_loader
 
     rows = []
-    protocols = [name for name, library in LIBRARIES.items() if find_spec(library) is not None]
+    protocols = [name for name in arguments.protocols if find_spec(LIBRARIES[name]) is not None]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         images = [write_part(folder / f"{number}.png", number) for number in range(50)]
@@ -262,18 +265,31 @@ def main() -> None:
         cases = [(name, 1, False) for name in protocols] + [(name, 1, True) for name in protocols]
         cases += [(name, 4, False) for name in protocols if name != "direct"]
         for protocol, stations, stored in cases if arguments.parts else []:
-            rows.append({"model": "stand-in", **measure(protocol, stations, arguments.parts, stored, images, load)})
+            rows.append({"model": STAND_IN, **measure(protocol, stations, arguments.parts, stored, images, load)})
         if arguments.weights:
             model, images = fit(arguments.weights, arguments.device, folder)
             loads = model_loader(weights=arguments.weights, device=arguments.device)
-            for protocol in [name for name in protocols if name != "HTTP"]:
+            for protocol in protocols:
                 for stations in (1,) if protocol == "direct" else (1, 4):
                     row = measure(protocol, stations, arguments.real_parts, False, images, lambda _: loads(model))
                     rows.append({"model": "ViT-S/14, 392 pixels", **row})
     device = environment()["device"]
-    measured = {row["model"] for row in rows}
-    kept = [row for row in read_rows("line") if row["device"] != device or row["model"] not in measured]
-    print(write_rows("line", [*kept, *rows]))
+    measured = {case_of(row) for row in rows}
+    kept = [row for row in read_rows("line") if row["device"] != device or case_of(row) not in measured]
+    stand_ins_first = sorted(
+        [*kept, *rows], key=lambda row: (row.get("device", device), row["model"] != STAND_IN, order_of(row))
+    )
+    print(write_rows("line", stand_ins_first))
+
+
+def case_of(row: dict[str, Any]) -> tuple[str, ...]:
+    """What a row measures."""
+    return tuple(str(row[name]) for name in ("model", "protocol", "stations", "stored"))
+
+
+def order_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Its place among those of the same model."""
+    return int(row["stations"]), str(row["stored"]), list(LIBRARIES).index(row["protocol"])
 
 
 if __name__ == "__main__":

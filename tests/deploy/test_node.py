@@ -35,19 +35,20 @@ def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
-def test_node_scores_as_the_runtime_does(detector: Detector, node_modules: Path, tmp_path: Path) -> None:
-    folder = export(detector, tmp_path / "part", measure_memory=False).folder
-    runtime, images = Runtime(folder), []
+def write_images(folder: Path) -> list[Path]:
+    """Parts in four sizes as PNG, two with a defect."""
+    images = []
     # Not taller than wide: Pillow 13 resizes the rows of some tall images first, which moves bytes by one.
     for number, size in enumerate([(96, 80), (70, 70), (200, 150), (40, 33)]):
-        image = Image.fromarray(part_pixels(number, number % 2 == 1)).resize(size)
-        images.append(tmp_path / f"{number}.png")
-        image.save(images[-1])
-    command = ["node", "score.mjs", str(folder), *map(str, images)]
-    done = subprocess.run(command, cwd=node_modules, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    seen = [json.loads(line) for line in done.stdout.splitlines()]
+        images.append(folder / f"{number}.png")
+        Image.fromarray(part_pixels(number, number % 2 == 1)).resize(size).save(images[-1])
+    return images
+
+
+def assert_as_runtime(printed: str, folder: Path, images: list[Path]) -> None:
+    """The printed lines have the scores of the Runtime within the tolerance of fp32, and its verdicts."""
+    runtime = Runtime(folder)
+    seen = [json.loads(line) for line in printed.splitlines()]
     expected = [runtime.predict(image) for image in images]
     median = sorted(prediction.score for prediction in expected)[len(expected) // 2]
     allowed = TOLERANCE["fp32"][0] * median
@@ -55,3 +56,12 @@ def test_node_scores_as_the_runtime_does(detector: Detector, node_modules: Path,
         assert abs(result["score"] - prediction.score) <= allowed
         assert result["verdict"] == ("anomalous" if prediction.is_anomalous else "good")
     assert {result["verdict"] for result in seen} == {"good", "anomalous"}
+
+
+@pytest.mark.slow
+def test_node_scores_as_the_runtime_does(detector: Detector, node_modules: Path, tmp_path: Path) -> None:
+    folder, images = export(detector, tmp_path / "part", measure_memory=False).folder, write_images(tmp_path)
+    command = ["node", "score.mjs", str(folder), *map(str, images)]
+    done = subprocess.run(command, cwd=node_modules, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert_as_runtime(done.stdout, folder, images)

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from procon.errors import ImageError
+from procon.line.arrivals import Pushed
 from procon.line.handshake import Handshake
-from procon.line.parts import CAUSES
+from procon.line.parts import CAUSES, Arrival
 from procon.line.registers import BLOCK, BY_NAME, LENGTH, REGISTERS, STATUS, decode_register, encode_status
 from tests.line.stand_in import StandIn, score_of, write_part
 from tests.line.test_station import Rig, named, parts, rig
@@ -142,6 +144,27 @@ def test_a_station_that_somebody_else_triggers_is_done_without_a_verdict(rig: Ri
     assert CAUSES[shown(handshake, "cause")[0]] == "busy"
     assert (other.wait(30) or {})["part"] == "1"
     assert shown(handshake, "result_part", "pass", "no_verdict") == [4, 0, 1]
+
+
+def test_a_station_that_takes_images_by_itself_shows_no_old_verdict_while_it_fails(rig: Rig, parts: Path) -> None:
+    class Once(Pushed):
+        sent = gone = False
+
+        def poll(self, is_done: Any) -> list[Arrival]:
+            if Once.gone:
+                raise ImageError("rtsp://camera: gave no picture; check the camera and its cable")
+            first, Once.sent = not Once.sent, True
+            return [Arrival(parts / "4.png", "4")] if first else []
+
+    station, _, _ = rig.add(Once, StandIn(), triggered=False)
+    handshake = Handshake(station, 10.0)
+    station.plan.listeners.append(handshake)
+    rig.start()
+    eventually(lambda: shown(handshake, "result_count") == [1])
+    assert shown(handshake, "done", "pass", "score") == [0, 1, round(2000 * score_of(4))]
+    Once.gone = True
+    eventually(lambda: shown(handshake, "error") == [1])
+    eventually(lambda: shown(handshake, "pass", "fail", "score") == [0, 0, 0])
 
 
 # --------------------------------------------------------------------------------------------------- real PLC programs

@@ -189,7 +189,7 @@ def test_methods_move_the_states(rig: Rig, parts: Path) -> None:  # noqa: PLR091
 # -------------------------------------------------------------------------------------------------- real controllers
 
 
-def run_parts(folder: Path, count: int, stations: int) -> None:
+def run_parts(folder: Path, count: int, stations: int, interval: float) -> None:
     path, port = opcua_line(folder, stations)
     for station in range(stations):
         for number in range(count):
@@ -197,7 +197,7 @@ def run_parts(folder: Path, count: int, stations: int) -> None:
     found: dict[int, subprocess.CompletedProcess[str]] = {}
 
     def inspect(station: int) -> None:
-        found[station] = controller(port, "parts", 0, count, f"s{station}")
+        found[station] = controller(port, "parts", 0, count, f"s{station}", interval)
 
     with running(path):
         threads = [threading.Thread(target=inspect, args=(station,)) for station in range(stations)]
@@ -213,14 +213,15 @@ def run_parts(folder: Path, count: int, stations: int) -> None:
 
 @pytest.mark.slow
 def test_twenty_jobs_none_lost_doubled_or_swapped(tmp_path: Path) -> None:
+    """With a client that asks for its events every 20 ms."""
     pytest.importorskip("asyncua")
-    run_parts(tmp_path, 20, 1)
+    run_parts(tmp_path, 20, 1, 20)
 
 
 @pytest.mark.slow
 def test_a_thousand_jobs_of_four_controllers_none_lost_doubled_or_swapped(tmp_path: Path) -> None:
     pytest.importorskip("asyncua")
-    run_parts(tmp_path, 250, 4)
+    run_parts(tmp_path, 250, 4, 0)
 
 
 @pytest.mark.slow
@@ -245,10 +246,10 @@ def test_only_trusted_clients_connect_and_they_encrypt(tmp_path: Path) -> None:
     own.mkdir()
     with running(path):
         eventually((tmp_path / "pki" / "own.der").is_file)
-        refused = controller(port, "parts", 0, 1, "s0", own)
+        refused = controller(port, "parts", 0, 1, "s0", 5, own)
         assert refused.returncode != 0 and "refused" in refused.stderr
         (tmp_path / "pki" / "trusted" / "client.der").write_bytes((own / "client.der").read_bytes())
-        assert_right(results_of(controller(port, "parts", 0, 3, "s0", own)), [0, 1, 2])
+        assert_right(results_of(controller(port, "parts", 0, 3, "s0", 5, own)), [0, 1, 2])
         unencrypted = controller(port, "parts", 0, 1, "s0")
         assert unencrypted.returncode != 0 and unencrypted.stdout == ""
     assert (tmp_path / "pki" / "own-key.pem").stat().st_mode & 0o077 == 0

@@ -1,9 +1,10 @@
 """What a station controller does, with a real OPC UA client:
 
-python vision_client.py URL parts FIRST END STATION [FOLDER]    inspect parts; a JSON line for each result event
+python vision_client.py URL parts FIRST END STATION [INTERVAL [FOLDER]]    inspect parts; a JSON line for each event
 python vision_client.py URL die PART STATION                    start a job, and end in the middle of it
 
-With FOLDER, the client signs and encrypts with the certificate that it makes there.
+INTERVAL is the publishing interval in milliseconds. With FOLDER, the client signs and encrypts with the certificate
+that it makes there.
 """
 
 import asyncio
@@ -63,10 +64,9 @@ async def secure(client: Client, folder: Path) -> None:
 
 async def main() -> None:
     url, action, *rest = sys.argv[1:]
-    station, folder = rest[-1], None
-    if action == "parts" and len(rest) > 3:
-        station, folder = rest[2], rest[3]
-    client = await connect(url, folder)
+    station = rest[2 if action == "parts" else 1]
+    interval = float(rest[3]) if len(rest) > 3 else 0.0
+    client = await connect(url, rest[4] if len(rest) > 4 else None)
     index = await client.get_namespace_index(NAMESPACE)
     root = await client.nodes.objects.get_child(f"{index}:{station}")
     machine = await root.get_child([f"{index}:VisionStateMachine", f"{index}:AutomaticModeStateMachine"])
@@ -84,7 +84,7 @@ async def main() -> None:
         await begin(int(rest[0]))
         os._exit(0)
     events = Events()
-    subscription = await client.create_subscription(5, events)
+    subscription = await client.create_subscription(interval, events)
     kind = await client.nodes.base_event_type.get_child(f"{index}:ResultReadyEventType")
     await subscription.subscribe_events(root, kind)
     for part in range(int(rest[0]), int(rest[1])):

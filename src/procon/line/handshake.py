@@ -122,8 +122,11 @@ class Handshake:
                 self._show(body)
                 self._shown["done"], self._done_at = 0, math.inf
 
-    def on_state(self, _station: Station, _state: State, _reason: str) -> None:
-        """The state is read when it is asked for."""
+    def on_state(self, station: Station, state: State, _reason: str) -> None:
+        """The state is read when it is asked for; the verdict of an earlier part must not outlast a failure."""
+        if state in ("error", "stopped") and not station.plan.triggered:
+            with self._lock:
+                self._withdraw()
 
     def _withdraw(self) -> None:
         self._shown |= {**_IDLE, **_NO_RESULT}

@@ -32,6 +32,7 @@ class StationObject:
         self._job: Inspection | None = None
         self._kept: OrderedDict[str, str] = OrderedDict()
         self._values: dict[str, Any] = {}
+        self._written: dict[str, Any] = {}
         self._events: dict[str, Any] = {}
         self._shown: vision.VisionState | None = None
         self._restarts = 0
@@ -41,14 +42,12 @@ class StationObject:
     def on_busy(self, _station: Station, part: Inspection) -> None:
         """Say that a part is in work."""
         self._job = part
-        self.server.post(partial(self._say, "JobStartedEventType", JobId=part.event, PartId=part.name))
-        self.server.post(self.show_state)
+        self.server.post(partial(self._show_start, part))
 
     def on_result(self, _station: Station, body: EventBody) -> None:
         """Show the result."""
         self._job = None
         self.server.post(partial(self._show_result, body))
-        self.server.post(self.show_state)
 
     def on_state(self, _station: Station, _state: State, _reason: str) -> None:
         """Show the state."""
@@ -81,9 +80,7 @@ class StationObject:
             call = partial(self._call, method)
             await objects[method.path].add_method(index, method.name, call, inputs, outputs)
         for event in vision.EVENTS:
-            generator = await server.get_event_generator(self.server.event_types[event.name], root)
-            generator.event.Severity = event.severity
-            self._events[event.name] = generator
+            self._events[event.name] = await server.get_event_generator(self.server.make_event(event), root)
         await self._write("Verdict", "none")
         await self.show_state()
 
@@ -117,19 +114,29 @@ class StationObject:
         await self._write("Heartbeat", count % 2**32)
         await self.show_state()
 
+    async def _show_start(self, part: Inspection) -> None:
+        await self._say("JobStartedEventType", JobId=part.event, PartId=part.name)
+        await self.show_state()
+
     async def _show_result(self, body: EventBody) -> None:
+        """The event comes first: it is the whole result, and clients wait for it."""
         values = result_values(body)
         self._kept[body["id"]] = values["ResultContent"]
         while len(self._kept) > _KEPT_RESULTS:
             self._kept.popitem(last=False)
-        await self._say("ResultReadyEventType", f"{body['part']}: {body['verdict']}", **values)
+        await self._say(vision.RESULT_READY, f"{body['part']}: {body['verdict']}", **values)
         for name, value in values.items():
             await self._write(name, value)
         await self._write("ResultCount", self.station.results)
         if body["verdict"] not in ("good", "anomalous"):
             await self._say("VisionDiagnosticInfoEventType", Reason=f"{body['part']}: {values['Reason']}")
+        await self.show_state()
 
     async def _write(self, name: str, value: Any) -> None:
+        """Write a variable, if its value is another than before."""
+        if name in self._written and self._written[name] == value:
+            return
+        self._written[name] = value
         node, kind = self._values[name]
         await self.server.write(node, value, kind)
 
@@ -240,6 +247,8 @@ class OpcUaServer(LoopServer):
 
     async def open(self) -> None:
         """Build the address space and listen."""
+        from procon.line.opcua_events import fields_of
+
         ua, server = self._ua, self._asyncua.Server()
         self._server = server
         await server.init()
@@ -252,11 +261,8 @@ class OpcUaServer(LoopServer):
             await self._certificates.apply(server)
         index = await server.register_namespace(vision.NAMESPACE)
         for event in vision.EVENTS:
-            fields = [(name, ua.VariantType.String) for name in event.fields]
-            if event.name == "ResultReadyEventType":
-                fields = [(variable.name, ua.VariantType[variable.kind]) for variable in vision.RESULT_VARIABLES]
             self.event_types[event.name] = await server.create_custom_event_type(
-                index, event.name, ua.ObjectIds.BaseEventType, fields
+                index, event.name, ua.ObjectIds.BaseEventType, fields_of(event)
             )
         for station_object in self.objects:
             await station_object.build(server, index, ua)
@@ -281,6 +287,12 @@ class OpcUaServer(LoopServer):
             self._worker.cancel()
         if self._server is not None:
             await self._server.stop()
+
+    def make_event(self, event: vision.VisionEvent) -> Any:
+        """An event of a kind that the server knows, for one station."""
+        from procon.line.opcua_events import StationEvent
+
+        return StationEvent(event, self.event_types[event.name].nodeid)
 
     def argument(self, name: str, kind: Any) -> Any:
         """The description of an argument."""

@@ -126,8 +126,9 @@ class VisionEvent:
     fields: tuple[str, ...] = ()  # strings, beyond those of the result
 
 
+RESULT_READY = "ResultReadyEventType"
 EVENTS = (
-    VisionEvent("ResultReadyEventType", 200, "a part has its result; all result variables are its fields"),
+    VisionEvent(RESULT_READY, 200, "a part has its result; all result variables are its fields"),
     VisionEvent("JobStartedEventType", 100, "a part is in work", ("JobId", "PartId")),
     VisionEvent("StateChangedEventType", 100, "another state", ("FromState", "ToState")),
     VisionEvent("ErrorEventType", 800, "the station has entered Error", ("Reason",)),
