@@ -2,6 +2,7 @@
 
 python plc.py PORT parts FIRST END [BLOCK]     inspect parts one after the other; a JSON line for each result
 python plc.py PORT die PART                    trigger a part, and end in the middle of it
+python plc.py PORT hurry PART                  trigger a part, and the next one while it is in work
 """
 
 import json
@@ -27,6 +28,9 @@ def main() -> None:
         wait(client, 0, "ready")
         order(client, 0, int(rest[0]))
         os._exit(0)
+    if action == "hurry":
+        hurry(client, int(rest[0]))
+        return
     first = BLOCK * int(rest[2]) if len(rest) > 2 else 0
     for number in range(int(rest[0]), int(rest[1])):
         client.write_register(first, 0)
@@ -35,6 +39,17 @@ def main() -> None:
         seen = wait(client, first, "done")
         print(json.dumps({**seen, "restarted_before": before["restarted"]}), flush=True)
         client.write_register(first, 0)
+    client.close()
+
+
+def hurry(client: ModbusTcpClient, part: int) -> None:
+    wait(client, 0, "ready")
+    order(client, 0, part)
+    wait(client, 0, "busy")
+    client.write_register(0, 0)
+    order(client, 0, part + 1)
+    print(json.dumps(wait(client, 0, "done")), flush=True)
+    client.write_register(0, 0)
     client.close()
 
 

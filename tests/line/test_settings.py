@@ -127,6 +127,90 @@ def test_check_says_what_is_missing_and_starts_nothing(tmp_path: Path, detector:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.procon", "incoming", "line.toml"]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            'csv = "a.csv"',
+            "trigger = true\ndeadline_ms = 800",
+            "settle must be shorter than the deadline of 0.8 s, got 1",
+        ),
+        ('csv = "a.csv"', "trigger = true\nsettle = 10", "settle must be shorter than the deadline of 10 s, got 10"),
+        ('csv = "a.csv"', 'trigger = true\nimage = "../{part}.png"', "image must name a file in incoming, got ../"),
+        ('csv = "a.csv"', 'trigger = true\nimage = "/{part}.png"', "image must name a file in incoming, got /"),
+        ('"a.procon"', '["a.procon", "b/a.procon"]', "the models of a station need different names, got a twice"),
+        ('"incoming"', '"/dev/video97"', "there is no camera /dev/video97; connect it, or name another"),
+        ('csv = "a.csv"', 'csv = "incoming"', "csv must be a file, got the folder"),
+        ("[line]", '[line]\ndevice = "gpu"', "[line] device must be auto, cpu or cuda for model files, got 'gpu'"),
+        ("[line]", '[line]\nweights = "none.safetensors"', "[line] weights: there is no "),
+        ("[line]", '[line]\noutbox = "a.procon"', "[line] outbox must be a folder, got the file "),
+        (
+            "[line]",
+            '[opcua]\ncertificates = "a.procon"\n[line]',
+            "[opcua] certificates must be a folder, got the file ",
+        ),
+        ("[line]", '[http]\ntoken_file = "none"\n[line]', "[http] token_file: "),
+        ("[line]", '[http]\ntoken_file = "short"\n[line]', "must hold a token of 16 ASCII characters or more"),
+        ("[line]", '[http]\ntoken_file = "a.procon"\n[line]', "[http] token_file: "),
+        (
+            "[line]",
+            '[http]\naddress = "192.0.2.7:8600"\ntoken_file = "long"\n[line]',
+            "192.0.2.7 is no address of this",
+        ),
+        ("[line]", '[modbus]\naddress = "no.such.host.invalid:5020"\n[line]', "no.such.host.invalid is no address of"),
+        ('csv = "a.csv"', 'mqtt = "mqtt://broker"', "mqtt must be mqtt://HOST/TOPIC or mqtts://HOST/TOPIC"),
+        ('csv = "a.csv"', "trigger = true\nsettle = 0.1", "trigger = true, and nothing can trigger it; add [modbus]"),
+        ('source = "incoming"', 'source = "push"', "images are pushed by HTTP, and there is no [http]; add it"),
+        ('csv = "a.csv"', "", "results must go somewhere; add csv, webhook or mqtt"),
+        ('"a.procon"', '"incoming"', "is no exported model; make one with procon export, or name a .procon file"),
+        ('"a.procon"', '"short"', "short: "),
+    ],
+)
+def test_check_finds_what_would_go_wrong_on_the_line(
+    old: str, new: str, said: str, tmp_path: Path, detector: Detector, run: Run
+) -> None:
+    (tmp_path / "incoming").mkdir()
+    detector.save(tmp_path / "a.procon")
+    (tmp_path / "short").write_text("0123456789")
+    (tmp_path / "long").write_text("0123456789abcdef")
+    before = sorted(tmp_path.iterdir())
+    path = tmp_path / "line.toml"
+    path.write_text(GOOD.replace(old, new))
+    code, out, err = run("line", path, "--check")
+    assert code == 2 and out == "" and said in err, err
+    assert err.startswith(f"error: {tmp_path}") and "Traceback" not in err
+    assert sorted(tmp_path.iterdir()) == sorted([*before, path])
+
+
+@pytest.mark.parametrize(
+    ("address", "security", "secure"),
+    [
+        ("127.0.0.1:4840", "", False),
+        ("localhost:4840", "", False),
+        ("[::1]:4840", "", False),
+        ("0.0.0.0:4840", "", True),
+        ("[::]:4840", "", True),
+        ("10.0.0.5:4840", "", True),
+        ("line-pc:4840", "", True),
+        ("127.0.0.1:4840", 'security = "sign-and-encrypt"', True),
+        ("0.0.0.0:4840", 'security = "none"', False),
+    ],
+)
+def test_opc_ua_signs_and_encrypts_by_default_beyond_the_own_machine(
+    address: str, security: str, secure: bool, tmp_path: Path
+) -> None:
+    """Nothing listens: the server is made, not started."""
+    pytest.importorskip("asyncua")
+    from procon.line.build import make_servers
+
+    path, said = tmp_path / "line.toml", list[str]()
+    path.write_text(f'{GOOD}[opcua]\naddress = "{address}"\n{security}\n')
+    (server,) = make_servers(read_settings(path), [], said.append)
+    assert (server._certificates is not None) is secure  # type: ignore[attr-defined]
+    is_open = not secure and "0.0.0.0" in address
+    assert [f"{text[:7]} {text[-16:]}" for text in said] == (["[opcua] security is none"] if is_open else [])
+
+
 def test_missing_libraries_are_named_with_their_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from procon.line import check
 

@@ -2,6 +2,7 @@
 
 python vision_client.py URL parts FIRST END STATION [INTERVAL [FOLDER]]    inspect parts; a JSON line for each event
 python vision_client.py URL die PART STATION                    start a job, and end in the middle of it
+python vision_client.py URL hurry PART STATION                  start a job, and the next one while it is in work
 
 INTERVAL is the publishing interval in milliseconds. With FOLDER, the client signs and encrypts with the certificate
 that it makes there.
@@ -87,6 +88,12 @@ async def main() -> None:
     subscription = await client.create_subscription(interval, events)
     kind = await client.nodes.base_event_type.get_child(f"{index}:ResultReadyEventType")
     await subscription.subscribe_events(root, kind)
+    if action == "hurry":
+        await begin(int(rest[0]))
+        print(json.dumps(await machine.call_method(start, str(int(rest[0]) + 1), "", "")))
+        print(json.dumps(await asyncio.wait_for(events.results.get(), SECONDS)), flush=True)
+        await client.disconnect()
+        return
     for part in range(int(rest[0]), int(rest[1])):
         job = await begin(part)
         while True:
