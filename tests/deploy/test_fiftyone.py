@@ -53,7 +53,10 @@ def test_a_dataset_has_scores_maps_and_regions(detector: Detector, tmp_path: Pat
     assert again.returncode == 2 and "is there already; choose another" in again.stderr
     read = call("-c", READ, name)
     assert read.returncode == 0, read.stderr
-    samples = {Path(sample["path"]): sample for sample in map(json.loads, read.stdout.splitlines())}
+    printed = [
+        json.loads(line) for line in read.stdout.splitlines() if line.startswith("{")
+    ]  # among notices of FiftyOne
+    samples = {Path(sample["path"]): sample for sample in printed}
     broken = samples.pop(tmp_path / "new" / "broken.png")
     assert (broken["verdict"], broken["score"], broken["map"]) == ("none", None, None) and broken["error"]
     runtime = Runtime(folder)

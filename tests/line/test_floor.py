@@ -189,7 +189,7 @@ def test_an_http_client_that_dies_in_the_middle_leaves_a_line_for_the_next(tmp_p
 def test_a_source_that_vanishes_and_returns_gives_no_verdict_and_then_verdicts_again(
     protocol: str, tmp_path: Path
 ) -> None:
-    floor = Floor(tmp_path, deadline=1500)
+    floor = Floor(tmp_path, deadline=4000)
     with running(floor.path):
         assert floor.inspect(protocol, 0, 2) == expected(0, 2)
         (tmp_path / "in0").rename(tmp_path / "away")

@@ -113,7 +113,8 @@ def test_a_result_that_nobody_acknowledges_is_withdrawn(rig: Rig, parts: Path) -
 
 @pytest.mark.parametrize("cause", ["image", "deadline", "paused", "fault"])
 def test_no_verdict_is_done_without_pass_and_says_why(cause: str, rig: Rig, parts: Path) -> None:
-    station, _, _ = rig.add(named(parts), StandIn(1.0 if cause == "deadline" else 0.0), deadline=0.5)
+    late = cause == "deadline"
+    station, _, _ = rig.add(named(parts), StandIn(1.0 if late else 0.0), deadline=0.5 if late else 20.0)
     handshake = Handshake(station, 10.0)
     station.plan.listeners.append(handshake)
     rig.start()
