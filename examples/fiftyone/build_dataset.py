@@ -1,12 +1,12 @@
 """Score images and open the results in FiftyOne: scores, verdicts, heat maps and regions as fields of a dataset.
 
     pip install procon fiftyone
-    python build_dataset.py part.procon parts/new --name brackets --maps brackets-maps
+    python build_dataset.py part.procon parts/new --name brackets --output brackets-maps
     fiftyone app launch brackets
 
-The model is a .procon file or an exported folder. Heat maps are written to the folder of --maps, as FiftyOne reads them
-from files: 0 is no anomaly, 128 the pixel threshold, 255 twice the threshold and above. A dataset that is there already
-is not replaced. An image that cannot be read becomes a sample with an ``error`` and no verdict.
+The model is a .procon file or an exported folder. Heat maps are written to the folder of --output, as FiftyOne reads
+them from files: 0 is no anomaly, 128 the pixel threshold, 255 twice the threshold and above. A dataset that is there
+already is not replaced. An image that cannot be read becomes a sample with an ``error`` and no verdict.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("model", type=Path, help="model file or exported folder")
     parser.add_argument("images", type=Path, nargs="+", help="images and folders")
     parser.add_argument("--name", required=True, help="name of the dataset")
-    parser.add_argument("--maps", type=Path, required=True, help="folder for the heat maps")
+    parser.add_argument("--output", "-o", type=Path, required=True, help="folder for the heat maps")
     arguments = parser.parse_args()
     if fo.dataset_exists(arguments.name):
         parser.error(f"--name {arguments.name}: is there already; choose another, or delete it in FiftyOne first")
@@ -38,17 +38,17 @@ def main() -> int:
         detector = load_any(arguments.model)
     except ProconError as error:
         parser.error(str(error))
-    arguments.maps.mkdir(parents=True, exist_ok=True)
+    arguments.output.mkdir(parents=True, exist_ok=True)
     samples = []
     for number, ((_, path), result) in enumerate(
         zip(named, detector.predict_each(path for _, path in named), strict=True)
     ):
-        map_path = arguments.maps.absolute() / f"{number:06}-{path.stem[:100]}.png"
+        map_path = arguments.output.absolute() / f"{number:06}-{path.stem[:100]}.png"
         samples.append(make_sample(path, result, map_path))
     dataset = fo.Dataset(arguments.name, persistent=True)
     dataset.info = {"model": str(arguments.model.absolute()), "facts": list(detector.describe())}
     dataset.add_samples(samples)
-    print(f"{arguments.name}: {len(dataset)} images, heat maps in {arguments.maps}")
+    print(f"{arguments.name}: {len(dataset)} images, heat maps in {arguments.output}")
     return 0
 
 

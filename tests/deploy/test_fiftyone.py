@@ -46,7 +46,7 @@ def test_a_dataset_has_scores_maps_and_regions(detector: Detector, tmp_path: Pat
     images = write_images(tmp_path / "new")
     (tmp_path / "new" / "broken.png").write_bytes(b"no image")
     name = f"procon-test-{os.getpid()}"
-    arguments = (SCRIPT, folder, tmp_path / "new", "--name", name, "--maps", tmp_path / "maps")
+    arguments = (SCRIPT, folder, tmp_path / "new", "--name", name, "--output", tmp_path / "maps")
     built = call(*arguments)
     assert built.returncode == 0 and f"{name}: 5 images" in built.stdout, built.stderr
     again = call(*arguments)
