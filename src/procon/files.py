@@ -4,6 +4,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,16 @@ def find_partial_files(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob(".*.partial")) if not is_locked(path)]
 
 
+def remove_partial_files(folder: Path) -> None:
+    """Remove what :func:`find_partial_files` finds; what cannot be removed stays."""
+    for path in find_partial_files(folder):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
 def is_locked(path: Path) -> bool:
     """Whether a process that is still there holds the lock of a file or folder; False where locks are unknown."""
     if fcntl is None:
@@ -136,6 +147,21 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+@contextlib.contextmanager
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """A folder in ``parent`` for the block, which only this user can read; a kill leaves it as a partial file."""
+    with tempfile.TemporaryDirectory(dir=parent, prefix=".procon.", suffix=".partial") as name:
+        descriptor = None if fcntl is None else os.open(name, os.O_RDONLY)
+        try:
+            if descriptor is not None:
+                with contextlib.suppress(OSError):  # a disk without locks
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield Path(name)
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
 
 
 def _umask() -> int:

@@ -1,5 +1,6 @@
 """What is killed: each scenario makes a folder, changes it, and says whether what a kill left is whole."""
 
+import asyncio
 import csv
 import hashlib
 import json
@@ -22,6 +23,7 @@ from procon.deploy import Runtime
 from procon.deploy import export as exporting
 from procon.files import find_partial_files
 from procon.line.arrivals import Folder
+from procon.line.certificates import Certificates
 from procon.line.delivery import Delivery
 from procon.line.outbox import Outbox
 from procon.line.sinks import CsvSink
@@ -168,6 +170,26 @@ class Watch(Scenario):
         return rows
 
 
+class OwnCertificate(Scenario):
+    """A line with OPC UA starts for the first time: it makes its key and its certificate."""
+
+    def change(self, folder: Path) -> None:
+        asyncio.run(Certificates(folder / "opcua").renew())
+
+    def verify(self, folder: Path, before: State, after: State) -> bool:
+        return True  # each is another one
+
+    def finish(self, folder: Path, before: State, after: State) -> None:
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+        from cryptography.x509 import load_der_x509_certificate
+
+        made = Certificates(folder / "opcua")
+        key = load_pem_private_key(made.key.read_bytes(), None)
+        assert load_der_x509_certificate(made.certificate.read_bytes()).public_key() == key.public_key()
+        assert made.key.stat().st_mode & 0o77 == 0
+        assert sorted(path.name for path in made.folder.iterdir()) == ["own-key.pem", "own.der", "trusted"]
+
+
 class Service(Scenario):
     """A part is scored and kept, feedback is accepted, learned and withdrawn, and a model is fitted."""
 
@@ -246,6 +268,67 @@ class Service(Scenario):
             yield ready(client)
 
 
+class ServedFiles(Scenario):
+    """A model with a past part and a training image is renamed, another is deleted, a third is sent, in the service."""
+
+    def prepare(self, folder: Path) -> None:
+        template = self.shared / "served"
+        if not template.exists():
+            self._prepare_once(template)
+        shutil.copytree(template, folder, dirs_exist_ok=True)
+
+    def _prepare_once(self, folder: Path) -> None:
+        (folder / "models").mkdir(parents=True)
+        for name in ("disc", "gone"):
+            shutil.copyfile(self.shared / "m.procon", folder / "models" / f"{name}.procon")
+        with self._serving(folder) as client:
+            for name in ("disc", "gone"):
+                answer = client.post(f"/v1/models/{name}/predict", content=png(11, defect=True))
+                assert answer.status_code == 200, answer.text
+        for name in ("disc", "gone"):
+            images = folder / "models" / ".procon-serve" / "training" / name / "feedback"
+            images.mkdir(parents=True)
+            shutil.copyfile(self.shared / "extra.png", images / "extra.png")
+
+    def change(self, folder: Path) -> None:
+        with self._serving(folder) as client:
+            if (folder / "models" / "disc.procon").exists():
+                assert client.patch("/v1/models/disc", json={"name": "ring"}).status_code == 200
+            if (folder / "models" / "gone.procon").exists():
+                assert client.delete("/v1/models/gone").status_code == 204
+            if not (folder / "models" / "sent.procon").exists():
+                content = (self.shared / "m.procon").read_bytes()
+                assert client.put("/v1/models/sent/file", content=content).status_code == 200
+
+    def verify(self, folder: Path, before: State, after: State) -> bool:
+        """Each model has its past part and its training image under one name, or is gone with them."""
+        with self._serving(folder):
+            pass
+        models, state = folder / "models", folder / "models" / ".procon-serve"
+        names = {path.stem for path in models.glob("*.procon")}
+        assert len(names & {"disc", "ring"}) == 1, names
+        store = sqlite3.connect(state / "server.sqlite")
+        with_parts = sorted(row[0] for row in store.execute("SELECT model FROM verdicts"))
+        store.close()
+        assert with_parts == sorted(path.parents[1].name for path in (state / "training").rglob("*.png"))
+        assert with_parts == sorted(names - {"sent"})
+        assert len(list((state / "parts").rglob("*.png"))) == bool(names & {"disc", "ring"})
+        if "sent" in names:
+            assert (models / "sent.procon").read_bytes() == (self.shared / "m.procon").read_bytes()
+        assert not find_partial_files(models) and not list((state / "changes").glob("*"))
+        assert {path.name for path in state.iterdir() if path.is_dir()} <= {"changes", "jobs", "parts", "training"}
+        return True
+
+    def finish(self, folder: Path, before: State, after: State) -> None:
+        assert self.verify(folder, before, after)
+        assert {path.stem for path in (folder / "models").glob("*.procon")} == {"ring", "sent"}
+
+    @contextmanager
+    def _serving(self, folder: Path) -> Iterator[Any]:
+        with client_of(settings(folder / "models", self.shared / "tiny")) as client:
+            yield ready(client)
+
+
 def _until(condition: Callable[[], bool], seconds: float = 30) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -270,7 +353,9 @@ SCENARIOS: dict[str, type[Scenario]] = {
     ),
     "export": Export,
     "watch": Watch,
+    "certificate": OwnCertificate,
     "service": Service,
+    "served files": ServedFiles,
 }
 
 

@@ -23,7 +23,9 @@ _FEWEST = {  # points: how many there are at least, so that the shim is known to
     "teach": 12,
     "export": 10,
     "watch": 60,
+    "certificate": 10,
     "service": 150,
+    "served files": 40,
 }
 
 
@@ -88,9 +90,9 @@ def test_the_shim_counts_and_kills(shim: Path, detector: Detector, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", _FEWEST)
 def test_a_kill_at_every_call_leaves_the_old_or_the_new_state(scenario: str, shim: Path) -> None:
-    if scenario == "export":
-        pytest.importorskip("onnxruntime")
-    every = {"service": "9", "watch": "3"}.get(scenario, "1")
+    for needed in {"export": ["onnxruntime"], "certificate": ["asyncua"]}.get(scenario, []):
+        pytest.importorskip(needed)
+    every = {"service": "9", "served files": "6", "watch": "3"}.get(scenario, "1")
     (found,) = kill_everywhere(shim, scenario, "--every", every)
     assert int(str(found["points"])) * int(every) >= _FEWEST[scenario]
 

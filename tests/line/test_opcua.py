@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from procon.errors import MissingExtraError
+from procon.errors import MissingExtraError, OutputError, ProconError
+from procon.line.certificates import Certificates
 from procon.line.opcua import OpcUaServer, result_values
 from procon.line.reporting import State
 from procon.line.vision_system import METHODS, NAMESPACE, RESULT_VARIABLES, STATES_OF_VISION, vision_state
+from tests.disk import fill_disk, small_disk
 from tests.line.stand_in import StandIn, score_of, write_part
 from tests.line.test_modbus import rows, running, write_line
 from tests.line.test_station import Rig, named, parts, rig
@@ -103,6 +105,45 @@ def test_the_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -
         ModbusServer("127.0.0.1", 1, {})
 
 
+def test_a_certificate_is_made_whole_or_not_at_all_and_kept(tmp_path: Path) -> None:
+    pytest.importorskip("asyncua")
+    with small_disk() as disk:
+        filler, made = fill_disk(disk), Certificates(disk / "opcua")
+        for _ in range(2):  # what the first failure leaves must not stop the second
+            with pytest.raises(OutputError, match="the disk is full; free some space or choose another place"):
+                asyncio.run(made.renew())
+            assert not [path for path in disk.rglob("*") if path.is_file() and path != filler]
+        filler.unlink()
+        asyncio.run(made.renew())
+        first = made.key.read_bytes(), made.certificate.read_bytes()
+        asyncio.run(made.renew())
+        assert (made.key.read_bytes(), made.certificate.read_bytes()) == first
+
+
+@pytest.mark.parametrize("damaged", ["own-key.pem", "own.der"])
+def test_a_damaged_certificate_is_a_sentence_and_is_left_alone(damaged: str, tmp_path: Path) -> None:
+    pytest.importorskip("asyncua")
+    asyncio.run(Certificates(tmp_path).renew())
+    (tmp_path / damaged).write_bytes(b"")
+    server = OpcUaServer("127.0.0.1", free_port(), [], Certificates(tmp_path))
+    with pytest.raises(
+        ProconError, match=r"^\[opcua\] .*own-key.pem: is damaged, or its certificate .*; remove it and"
+    ):
+        server.start()
+    assert (tmp_path / damaged).read_bytes() == b"" and not list(tmp_path.glob(".procon*"))
+
+
+def test_what_is_no_certificate_trusts_nobody_and_stops_nobody(tmp_path: Path) -> None:
+    pytest.importorskip("asyncua")
+    made = Certificates(tmp_path)
+    assert made.fingerprints() == set()  # there is no folder yet
+    asyncio.run(made.renew())
+    (made.trusted / "a.der").write_bytes(b"no certificate")
+    (made.trusted / "b.pem").mkdir()
+    (made.trusted / "c.der").write_bytes(made.certificate.read_bytes())
+    assert len(made.fingerprints()) == 1
+
+
 # -------------------------------------------------------------------------------------------------- in this process
 
 
@@ -116,6 +157,34 @@ def ask(port: int, work: Callable[[Any, Any, int], Awaitable[Any]]) -> Any:
             return await work(client, await client.nodes.objects.get_child(f"{index}:top"), index)
 
     return asyncio.run(run())
+
+
+def test_a_call_that_does_not_fit_its_method_is_refused_by_its_status(rig: Rig, parts: Path) -> None:
+    ua = pytest.importorskip("asyncua.ua")
+    station, _, _ = rig.add(named(parts), StandIn())
+    port = free_port()
+    server = OpcUaServer("127.0.0.1", port, [station], None)
+    station.plan.listeners.append(server.objects[0])
+
+    async def work(_client: Any, top: Any, index: int) -> list[str]:
+        automatic = await top.get_child([f"{index}:VisionStateMachine", f"{index}:AutomaticModeStateMachine"])
+        refused = []
+        for arguments in ((), ("1",), ("1", "", "", ""), ("x" * 201, "", ""), ("a\nb", "", ""), ("\u202e", "", "")):
+            with pytest.raises(ua.UaStatusCodeError) as caught:
+                await automatic.call_method(f"{index}:StartSingleJob", *arguments)
+            refused.append(type(caught.value).__name__)
+        return refused
+
+    rig.start()
+    server.start()
+    try:
+        refused = ask(port, work)
+        server.check()
+    finally:
+        server.stop()
+    few, many, invalid = "BadArgumentsMissing", "BadTooManyArguments", "BadInvalidArgument"
+    assert refused == [few, few, many, invalid, invalid, invalid]
+    assert station.results == 0
 
 
 def test_methods_move_the_states(rig: Rig, parts: Path) -> None:  # noqa: PLR0915 - one walk through the states

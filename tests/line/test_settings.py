@@ -90,6 +90,16 @@ def test_a_problem_names_line_expectation_value_and_remedy(old: str, new: str, s
     assert said in problem, problem
 
 
+@pytest.mark.parametrize(
+    "text", ["a = " + "[" * 200_000, "a = " + "{a=" * 100_000, "a = " + "9" * 5000, "a = 1e999999"]
+)
+def test_a_crafted_file_is_a_sentence(text: str, tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "line.toml"
+    path.write_text(text)
+    code, _, err = run("line", path, "--check")
+    assert code == 2 and "Traceback" not in err and f"error: {path}: " in err and len(err) < 1000
+
+
 def test_all_problems_are_said_at_once_and_stations_must_differ() -> None:
     second = GOOD.partition("[[station]]")[2]
     said = problems(GOOD + "[[station]]" + second.replace("a.csv", "b.csv") + "every = 0\n")

@@ -454,6 +454,59 @@ def test_stations_take_turns_on_the_device(rig: Rig, parts: Path) -> None:
 # -------------------------------------------------------------------------------------------------------------- models
 
 
+def test_a_full_disk_at_the_end_leaves_no_station_running(tmp_path: Path) -> None:
+    """The first station cannot note that it was stopped; the second must still be stopped in order."""
+    rig, stop, said = Rig(tmp_path), threading.Event(), list[str]()
+    for name in ("top", "side"):
+        rig.add(Pushed, StandIn(), name=name)
+    stopped, servers = list[str](), [Recorder("modbus"), Recorder("http")]
+    line = ProductionLine(rig.stations, rig.deadlines, servers=servers, say=said.append)
+    rig.stations[0].plan.outbox.end_run = raise_full  # type: ignore[method-assign]
+    rig.stations[1].plan.outbox.end_run = lambda: stopped.append("side")  # type: ignore[method-assign]
+    threading.Timer(0.5, stop.set).start()
+    line.run(stop)
+    assert stopped == ["side"] and [server.stopped for server in servers] == [1, 1]
+    assert said == ["not stopped in order: top.sqlite: database or disk is full"]
+    assert [station.state for station in rig.stations] == ["stopped", "stopped"]
+    rig.end()
+
+
+def raise_full() -> None:
+    raise OutboxError("top.sqlite: database or disk is full")
+
+
+class Recorder:
+    """A server that counts how often it was stopped."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.stopped = name, 0
+
+    def start(self) -> None:
+        pass
+
+    def check(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.mark.parametrize("broken", [LineModels, Deadlines])
+def test_a_thread_that_all_stations_need_takes_the_process_down(
+    broken: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it no changed model would be loaded, or no deadline would hold, and nobody would know."""
+    monkeypatch.setattr(broken, "_run", lambda _: None)
+    models, stop = LineModels(lambda _: (StandIn(), "0123"), Turns()), threading.Event()
+    timer = threading.Timer(20, stop.set)
+    timer.start()
+    try:
+        with pytest.raises(ProconError, match="has ended; start the line again"):
+            ProductionLine([], Deadlines(), models=models).run(stop)
+    finally:
+        timer.cancel()
+
+
 def test_models_reload_without_a_stop_and_a_damaged_file_keeps_the_earlier_one(tmp_path: Path) -> None:
     said, path, loads = list[str](), tmp_path / "a.procon", list[str]()
 

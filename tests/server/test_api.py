@@ -23,12 +23,12 @@ from starlette.requests import ClientDisconnect
 
 from procon import Detector
 from procon.errors import ConfigError
+from procon.hosts import is_local_host
 from procon.model.document import write_renderings
 from procon.results.inspection import inspect
 from procon.server import parts
 from procon.server.app import create_app
 from procon.server.scheduler import Work
-from procon.server.security import is_local_host
 from procon.server.service import Service
 from procon.server.settings import Limits, Settings
 from procon.server.uploads import Upload

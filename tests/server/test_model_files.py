@@ -2,16 +2,21 @@
 
 import csv
 import io
+import json
+import sqlite3
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from procon import Detector
 from procon.config import ThresholdRule
+from procon.files import find_partial_files, temporary_folder
 from procon.model.calibration import Calibration, GoodScore
+from procon.model.storage import read_model
 from procon.server.settings import Limits
 from procon.server.thresholds import describe_fit
 from tests.server.process import wait_for
@@ -107,6 +112,88 @@ def test_what_cannot_be_renamed_stays_as_it_was(
         assert client.patch("/v1/models/disc", json={"name": "ring"}).status_code == 500
     assert client.get(f"/v1/verdicts/{number}").json()["model"] == "disc"
     assert (folder / "disc.procon").is_file() and client.get("/v1/models/disc").status_code == 200
+
+
+def test_a_full_disk_in_the_middle_of_a_rename_changes_nothing(
+    client: TestClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = service_of(client)
+    number, training = inspect(client, "disc", 3), service.jobs.training_folder("disc")
+    training.mkdir(parents=True)
+    rename, failures = service.store.rename_model, [sqlite3.OperationalError("database or disk is full")]
+
+    def fail_once(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        rename(*arguments)
+
+    monkeypatch.setattr(service.store, "rename_model", fail_once)
+    assert client.patch("/v1/models/disc", json={"name": "ring"}).status_code == 500
+    assert client.get(f"/v1/verdicts/{number}").json()["model"] == "disc"
+    assert training.exists() and (folder / "disc.procon").is_file() and client.get("/v1/models/disc").status_code == 200
+    assert not list((folder / ".procon-serve" / "changes").iterdir())
+    assert client.patch("/v1/models/disc", json={"name": "ring"}).status_code == 200
+
+
+@pytest.mark.parametrize("change", [{"rename": "disc", "to": "ring"}, {"delete": "disc"}])
+@pytest.mark.parametrize("done", ["nothing", "database", "database and file"])
+def test_a_rename_or_delete_that_was_killed_is_finished_at_the_next_start(
+    change: dict[str, str], done: str, folder: Path, tiny_backbone: Path
+) -> None:
+    chosen = settings(folder, tiny_backbone)
+    with client_of(chosen) as client:
+        ready(client)
+        inspect(client, "disc", 3)
+        service = service_of(client)
+        (service.jobs.training_folder("disc") / "feedback").mkdir(parents=True)
+        if done != "nothing" and "rename" in change:
+            service.store.rename_model("disc", "ring", chosen.state_folder / "training")
+        elif done != "nothing":
+            service.store.drop_model("disc")
+    if done == "database and file":
+        (folder / "disc.procon").rename(folder / "ring.procon")
+        if "delete" in change:
+            (folder / "ring.procon").unlink()
+    notes = chosen.state_folder / "changes"
+    notes.mkdir()
+    (notes / "a.json").write_text(json.dumps(change))
+    left = ["ring"] if "rename" in change else []
+    with client_of(chosen) as client:
+        ready(client)
+        store = service_of(client).store
+        assert [name for name in ("disc", "ring") if store.knows(name)] == left
+        assert [path.stem for path in folder.glob("*.procon")] == left
+        assert [path.name for path in (chosen.state_folder / "training").iterdir()] == left
+        assert not list(notes.iterdir())
+
+
+def test_what_a_killed_server_or_import_left_is_removed_and_what_is_being_written_is_not(
+    folder: Path, tiny_backbone: Path
+) -> None:
+    chosen = settings(folder, tiny_backbone)
+    left = [chosen.state_folder / ".procon.abc.partial", folder / ".procon.def.partial"]
+    for path in left:
+        path.mkdir(parents=True)
+        (path / "part.procon").write_bytes(b"half a model")
+    with temporary_folder(folder) as writing, client_of(chosen) as client:
+        ready(client)
+        assert not any(path.exists() for path in left) and writing.exists()
+
+
+def test_an_upload_in_progress_is_below_a_name_that_the_next_start_removes(
+    client: TestClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[Path]()
+
+    def look(draft: Path) -> Any:
+        seen.extend(find_partial_files(folder) or [draft.parent])
+        return read_model(draft)
+
+    monkeypatch.setattr("procon.server.model_files.read_model", look)
+    answer = client.put("/v1/models/other/file", content=(folder / "disc.procon").read_bytes())
+    assert answer.status_code == 200
+    (place,) = seen
+    assert place.name.startswith(".procon.") and place.suffix == ".partial" and not place.exists()
 
 
 def test_a_deleted_model_leaves_nothing(client: TestClient, folder: Path) -> None:

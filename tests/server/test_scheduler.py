@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from procon.hosts import is_loopback
 from procon.server.engine import group_sizes
 from procon.server.request_errors import Redactor, RequestError
 from procon.server.scheduler import DeviceWorker, Queue, Work
-from procon.server.settings import is_loopback
 from procon.server.uploads import clean_name
 
 

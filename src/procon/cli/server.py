@@ -78,6 +78,8 @@ def _read_token(path: Path) -> str:
         token = path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ConfigError(f"--token-file must be a file that can be read, got {path} ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--token-file must hold a token of plain text, got the binary file {path}") from None
     if not token:
         raise ConfigError(f"--token-file must hold a token, got the empty file {path}")
     return token

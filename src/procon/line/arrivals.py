@@ -80,6 +80,7 @@ class NamedImages:
 
     def take(self, trigger: Trigger, until: float) -> Arrival:
         """Wait for the image to be there, and unchanged for the time to settle; a name must stay in the folder."""
+        _refuse_bytes(trigger, show_name(self._folder))
         name = trigger.image if isinstance(trigger.image, str) else self._pattern.replace("{part}", trigger.part)
         if not name.isprintable() or {"..", "", "."} & set(name.replace("\\", "/").split("/")):
             raise ImageError(
@@ -163,6 +164,7 @@ class Camera:
 
     def take(self, trigger: Trigger, until: float) -> Arrival:
         """The picture that the camera sees now."""
+        _refuse_bytes(trigger, self._source)
         return self.poll(lambda _key: False)[0]
 
     def close(self) -> None:
@@ -170,6 +172,12 @@ class Camera:
         capture, self._capture = self._capture, None
         if capture is not None:
             capture.release()
+
+
+def _refuse_bytes(trigger: Trigger, source: str) -> None:
+    """The verdict of another image must not pass for that of the one that was sent."""
+    if isinstance(trigger.image, bytes):
+        raise ImageError(f"this station takes its images from {source}; post its triggers to /STATION/trigger")
 
 
 _LOOK_SECONDS = 0.002  # between looks for an image that a trigger named

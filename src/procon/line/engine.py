@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from threading import Event
 from typing import Protocol
 
+from procon.errors import ProconError
 from procon.line.models import LineModels
 from procon.line.parts import Deadlines
 from procon.line.station import Station
@@ -57,12 +58,21 @@ class ProductionLine:
                     station.check()
                 for server in started:
                     server.check()
+                self._deadlines.check()
+                if self._models is not None:
+                    self._models.check()
         finally:
             stop.set()
-            if self._models is not None:
-                self._models.stop()
-            for station in self.stations:
-                station.stop()
-            self._deadlines.stop()
-            for server in reversed(started):
-                server.stop()
+            self._stop_all(started)
+
+    def _stop_all(self, started: Sequence[LineServer]) -> None:
+        """Stop everything; what cannot stop in order, such as on a full disk, must not keep the rest from it."""
+        steps = [] if self._models is None else [self._models.stop]
+        steps += [station.stop for station in self.stations]
+        steps += [self._deadlines.stop, *(server.stop for server in reversed(started))]
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                reason = str(error) if isinstance(error, ProconError) else f"{type(error).__name__}: {error}"
+                self._say(f"not stopped in order: {reason}")

@@ -4,7 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from threading import Event, Thread
 
-from procon.errors import ProconError
+from procon.errors import ConfigError, OutputError, ProconError
 
 _START_SECONDS = 60.0
 _TICK_SECONDS = 0.1
@@ -40,6 +40,8 @@ class LoopServer(ABC):
         self._thread.start()
         self._ready.wait(_START_SECONDS)
         if self._failure is not None or not self._ready.is_set():
+            if isinstance(self._failure, ConfigError | OutputError):  # which say what to do
+                raise ProconError(f"[{self.name}] {self._failure}")
             reason = self._failure or f"it did not start within {_START_SECONDS:g} s"
             raise ProconError(f"[{self.name}] cannot be served: {reason}; check the address and its port")
 

@@ -114,6 +114,11 @@ class LineModels:
         """Load models and look for changed files, in a thread: stations go on with what they have."""
         self._thread.start()
 
+    def check(self) -> None:
+        """Raise if the thread has ended: a changed model would never be loaded."""
+        if not self._thread.is_alive():
+            raise ProconError("the thread that loads models has ended; start the line again")
+
     def stop(self) -> None:
         """End the thread."""
         self._stop.set()

@@ -15,7 +15,7 @@ from procon.errors import MissingExtraError, ProconError
 from procon.line import vision_system as vision
 from procon.line.certificates import APPLICATION, Certificates
 from procon.line.loops import LoopServer
-from procon.line.parts import BusyError, EventBody, Inspection, Trigger
+from procon.line.parts import BusyError, EventBody, Inspection, Trigger, check_part
 from procon.line.reporting import State
 from procon.line.station import Station
 
@@ -148,9 +148,18 @@ class StationObject:
 
     # ------------------------------------------------------------------------------------------------- methods
 
-    async def _call(self, method: vision.VisionMethod, _parent: Any, *arguments: Any) -> list[Any]:
+    async def _call(self, method: vision.VisionMethod, _parent: Any, *arguments: Any) -> Any:
         texts = [str(argument.Value or "") for argument in arguments]
         outputs = [""] * len(method.outputs)
+        if len(texts) != len(method.inputs):
+            return self.server.refuse(
+                "BadArgumentsMissing" if len(texts) < len(method.inputs) else "BadTooManyArguments"
+            )
+        if method.name == "StartSingleJob":
+            try:
+                check_part(texts[0])
+            except ProconError:
+                return self.server.refuse("BadInvalidArgument")
         try:
             if method.name == "StartSingleJob":
                 outputs, error = [self._start_job(*texts)], DONE
@@ -300,6 +309,10 @@ class OpcUaServer(LoopServer):
         described = ua.Argument()
         described.Name, described.DataType, described.ValueRank = name, ua.NodeId(kind.value), -1
         return described
+
+    def refuse(self, reason: str) -> Any:
+        """The answer to a call that does not fit its method, by the name of its status."""
+        return self._ua.StatusCode(getattr(self._ua.StatusCodes, reason))
 
     def answer(self, outputs: Sequence[str], error: int) -> list[Any]:
         """What a method returns."""

@@ -26,6 +26,9 @@ CAUSES = ("", "image", "model", "deadline", "paused", "fault", "busy", "restart"
 has another part; it was restarted; an error of ProCon or the device. The place in this list is the number for a PLC."""
 
 
+_MOST_PART = 200  # characters of the name of a part
+
+
 class NoVerdictError(ProconError):
     """A part cannot get a verdict; ``cause`` is one of CAUSES."""
 
@@ -55,6 +58,13 @@ class Trigger:
     image: str | bytes | None = None  # the name of an image, or the bytes of one; None where the source knows
     job: int | None = None  # number of the model, from 1; None for the one that is selected
     sender: str = ""  # protocol, for messages
+
+
+def check_part(name: str) -> None:
+    """Refuse what cannot be the name of a part: it is shown, stored and delivered."""
+    if len(name) > _MOST_PART or not name.isprintable():
+        shown = repr(name[:20]) + ("..." if len(name) > 20 else "")
+        raise ProconError(f"part must be up to {_MOST_PART} printable characters, got {shown}; shorten it")
 
 
 def verdict_of(facts: Mapping[str, Any]) -> Verdict:
@@ -121,6 +131,11 @@ class Deadlines:
             heapq.heappush(self._waiting, (part.until, next(self._numbers), part, on_miss))
             if part.until < first:
                 self._changed.notify()
+
+    def check(self) -> None:
+        """Raise if the thread has ended: no part would have a deadline any more."""
+        if not self._thread.is_alive():
+            raise ProconError("the thread of the deadlines has ended; start the line again")
 
     def stop(self) -> None:
         """End the thread."""

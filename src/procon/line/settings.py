@@ -8,11 +8,11 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from procon.errors import ConfigError, ProconError
+from procon.hosts import is_loopback
 from procon.names import show_name
 
 DAY = 86_400.0
@@ -143,8 +143,8 @@ def parse_line(text: str, path: Path) -> tuple[LineSettings | None, list[str]]:
     """The settings, and every problem as "FILE: line N: what was expected, what came, what to do"."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        return None, [f"{show_name(path)}: is no TOML: {error}; check quotes and brackets there"]
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and brackets without end
+        return None, [f"{show_name(path)}: is no TOML: {error}; check quotes, numbers and brackets there"]
     reader = _Reader(text, path)
     stations = document.pop("station", None)
     if not isinstance(stations, list) or not all(isinstance(station, dict) for station in stations) or not stations:
@@ -281,11 +281,7 @@ def split_address(table: str, address: str) -> tuple[str, int]:
 
 def listens_locally(address: str) -> bool:
     """Whether only this machine can reach what listens there."""
-    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return is_loopback(address.rpartition(":")[0].removeprefix("[").removesuffix("]"))
 
 
 def example_text() -> str:

@@ -50,10 +50,15 @@ class Station(Reporter):
         self._abandon("the station is stopping")
         self.store_records()
         self._close_source()
-        if self.plan.deliveries is not None:
-            self.plan.deliveries.stop()
-        self.plan.outbox.end_run()
-        self._tell()
+        if self._unstored:
+            lost = f"{len(self._unstored)} results without a verdict, which were shown, could not be stored"
+            self.plan.say(self._named(f"{lost}: {self.fault}"))
+        try:
+            if self.plan.deliveries is not None:
+                self.plan.deliveries.stop()
+        finally:
+            self._tell()
+            self.plan.outbox.end_run()
 
     def trigger(self, trigger: Trigger) -> Inspection:
         """Begin with a part; its result comes by its deadline. Refused with BusyError while there is another."""

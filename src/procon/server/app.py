@@ -1,5 +1,6 @@
 """The HTTP application."""
 
+import asyncio
 import logging
 import re
 import resource
@@ -25,6 +26,7 @@ from procon.errors import OutputError, ProconError
 from procon.server import routes_files, routes_jobs, routes_lessons, routes_models, routes_review
 from procon.server.connections import Connection, WaitingAnswers
 from procon.server.disk import describe_storage_error, is_disk_full
+from procon.server.model_files import ModelFiles
 from procon.server.openapi import PROBLEMS, content
 from procon.server.schemas import Status
 from procon.server.security import Guard
@@ -46,6 +48,7 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         try:
+            await asyncio.to_thread(ModelFiles(service).finish_changes)
             await service.start()
         except ProconError as error:  # reported by serve, see Server.startup
             service.failure = error

@@ -47,6 +47,7 @@ def describe_storage_error(error: Exception) -> str:
 
 def install(source: Path, target: Path) -> None:
     """Move a finished model file to ``target``, atomically; it is on disk when this returns."""
+    _sync_file(source)
     try:
         source.replace(target)
     except OSError:  # another file system
@@ -65,6 +66,11 @@ def lock_folder(folder: Path) -> IO[str]:
         stream.close()
         raise ConfigError(f"{folder}: another server is using this folder; stop it, or give --state") from None
     return stream
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb+") as stream:
+        os.fsync(stream.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

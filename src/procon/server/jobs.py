@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from procon.files import find_partial_files
+from procon.files import remove_partial_files
 from procon.server.disk import install
 from procon.server.learning import Learning, OnLearned
 from procon.server.lessons import Teaching
@@ -128,7 +128,6 @@ class Jobs:
 
     def start(self) -> None:
         """Resume the jobs of an earlier server, and start the loop."""
-        self._sweep()  # only now: later, images may be arriving for a job that does not exist yet
         self._event_loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._loop())
         self._task.add_done_callback(self._end)
@@ -166,8 +165,11 @@ class Jobs:
             result.unlink(missing_ok=True)
             self._store.move_job(number, "queued")
 
-    def _sweep(self) -> None:
-        """Remove the images of uploads that never became a job, and what a killed server was writing."""
+    def sweep(self) -> None:
+        """Remove the images of uploads that never became a job, and what a killed server was writing.
+
+        For the start only: later, images may be arriving for a job that does not exist yet.
+        """
         jobs = [job for job in self._store.jobs(limit=100_000) if job["state"] not in ("failed", "cancelled")]
         used = {job["settings"].get("folder") for job in jobs}
         for folder in self._training.glob("*/fit-*"):
@@ -175,8 +177,7 @@ class Jobs:
                 shutil.rmtree(folder, ignore_errors=True)
         self.teaching.sweep()
         for folder in (self._models.folder, self._settings.state_folder):
-            for partial_file in find_partial_files(folder):
-                partial_file.unlink(missing_ok=True)
+            remove_partial_files(folder)
 
     def _result(self, number: int) -> Path:
         return self._work / f"{number}.procon"

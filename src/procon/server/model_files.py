@@ -1,8 +1,12 @@
 """Model files as a whole: renamed, deleted, sent, received and exported, without interrupting requests."""
 
+import json
+import logging
 import shutil
+import sqlite3
 import tempfile
 import threading
+import uuid
 import zipfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -11,10 +15,13 @@ from typing import BinaryIO, Literal
 
 from procon.detector import Detector
 from procon.errors import OutputError, ProconError
+from procon.files import temporary_folder
 from procon.model.storage import read_model
-from procon.server.disk import install
+from procon.server.disk import install, write_durable
 from procon.server.request_errors import RequestError
 from procon.server.service import Service
+
+_log = logging.getLogger(__name__)
 
 ExportTarget = Literal["onnx", "openvino"]
 
@@ -24,46 +31,77 @@ class ModelFiles:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._changes = service.settings.state_folder / "changes"
         self._exporting = threading.Lock()
 
     def rename(self, old: str, new: str) -> None:
         """Give a model, its past parts and its training images another name."""
         models, store, jobs = self._service.models, self._service.store, self._service.jobs
         with self._changing(old):
-            source = models.location(old)
-            target = models.path(new) if source.is_file() else models.folder / new
-            before, after = jobs.training_folder(old), jobs.training_folder(new)
+            models.location(old)
             if models.path(new).exists() or (models.folder / new).exists() or store.is_busy(new):
                 raise RequestError(409, f"there is a model called {new}; choose another name")
-            if store.knows(new) or after.exists():
+            if store.knows(new) or jobs.training_folder(new).exists():
                 raise RequestError(
                     409, f"past parts of an earlier model called {new} are still here; choose another name"
                 )
-            moved = before.exists()
-            if moved:
-                before.rename(after)
-            try:
-                store.rename_model(old, new, before.parent)
-                source.rename(target)
-            except OSError:  # as if nothing had happened
-                store.rename_model(new, old, before.parent)
-                if moved:
-                    after.rename(before)
-                raise
+            with self._noting({"rename": old, "to": new}):
+                try:
+                    self._rename(old, new)
+                except (OSError, sqlite3.Error):  # as if nothing had happened
+                    self._rename(new, old)
+                    raise
         models.scan()
+
+    def _rename(self, old: str, new: str) -> None:
+        """Rename what still has the old name, also after a part of it was renamed."""
+        models, before, after = self._service.models, *map(self._service.jobs.training_folder, (old, new))
+        self._service.store.rename_model(old, new, before.parent)
+        if before.exists() and not after.exists():
+            before.rename(after)
+        for source, target in ((models.path(old), models.path(new)), (models.folder / old, models.folder / new)):
+            if source.exists() and not target.exists():
+                source.rename(target)
 
     def delete(self, name: str) -> None:
         """Delete a model with its past parts and its training images."""
-        models = self._service.models
         with self._changing(name):
-            path = models.location(name)
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-            self._service.parts.drop_model(name)
-            shutil.rmtree(self._service.jobs.training_folder(name), ignore_errors=True)
-        models.scan()
+            self._service.models.location(name)
+            with self._noting({"delete": name}):
+                self._delete(name)
+        self._service.models.scan()
+
+    def _delete(self, name: str) -> None:
+        """Delete what is still there of a model."""
+        models = self._service.models
+        models.path(name).unlink(missing_ok=True)
+        if models.is_exported(name):
+            shutil.rmtree(models.folder / name)
+        self._service.parts.drop_model(name)
+        shutil.rmtree(self._service.jobs.training_folder(name), ignore_errors=True)
+
+    @contextmanager
+    def _noting(self, change: dict[str, str]) -> Iterator[None]:
+        """Note a change of several files on disk while it is made; the next server finishes it after a kill."""
+        note = self._changes / f"{uuid.uuid4().hex}.json"
+        write_durable(note, json.dumps(change).encode())
+        try:
+            yield
+        finally:
+            note.unlink(missing_ok=True)
+
+    def finish_changes(self) -> None:
+        """Finish what a server that was killed had begun."""
+        for note in sorted(self._changes.glob("*.json")):
+            try:
+                change = json.loads(note.read_bytes())
+                if "rename" in change:
+                    self._rename(change["rename"], change["to"])
+                else:
+                    self._delete(change["delete"])
+                note.unlink()
+            except (OSError, sqlite3.Error) as error:
+                _log.warning("a change of a model is not finished, the next start tries again: %s", error)
 
     @contextmanager
     def _changing(self, name: str) -> Iterator[None]:
@@ -85,8 +123,8 @@ class ModelFiles:
         service = self._service
         if service.settings.only is not None:
             raise RequestError(409, "this server serves one model; start it with a folder to add others")
-        with tempfile.TemporaryDirectory(dir=service.settings.state_folder) as place:
-            draft = Path(place) / f"{name}.procon"
+        with temporary_folder(service.settings.state_folder) as place:
+            draft = place / f"{name}.procon"
             with draft.open("wb") as stream:
                 async for chunk in body:
                     stream.write(chunk)
@@ -120,18 +158,18 @@ class ModelFiles:
         if not self._exporting.acquire(blocking=False):
             raise RequestError(503, "another export is running; try again in a minute", {"retry-after": "60"})
         try:
-            with tempfile.TemporaryDirectory(dir=settings.state_folder) as place:
-                copied = Path(place) / path.name
+            with temporary_folder(settings.state_folder) as place:
+                copied = place / path.name
                 shutil.copyfile(path, copied)  # the model in use may be replaced meanwhile
                 training = self._service.jobs.training_folder(name)
                 try:
                     detector = Detector.load(copied, weights=settings.weights, training=training, device="cpu")
-                    export(detector, Path(place) / name, runtime=to, measure_memory=False)
+                    export(detector, place / name, runtime=to, measure_memory=False)
                 except OutputError:
                     raise
                 except ProconError as error:  # a missing extra, or an export that differs from its model
                     raise RequestError(409, str(error).replace(f"{place}/", "")) from None
-                return _archive(Path(place) / name)
+                return _archive(place / name)
         finally:
             self._exporting.release()
 

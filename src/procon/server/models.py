@@ -5,7 +5,6 @@ import copy
 import logging
 import re
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from procon.deploy import Runtime
 from procon.deploy.manifest import MANIFEST, is_exported
 from procon.detector import Detector
 from procon.errors import ProconError
-from procon.files import Stamp, find_stamp, read_stamp
+from procon.files import Stamp, find_stamp, read_stamp, temporary_folder
 from procon.model.calibration import Calibration
 from procon.model.document import calibration_of, renderings_of
 from procon.model.history import Change
@@ -183,8 +182,8 @@ class Models:
     def _load(self, name: str, path: Path, stamp: Stamp, before: Entry) -> Entry:
         # Tensors are mapped from the file. If the file were overwritten in place, this process would crash, so a
         # private copy is loaded.
-        with tempfile.TemporaryDirectory(dir=self._private) as place:
-            copied = Path(place) / path.name
+        with temporary_folder(self._private) as place:
+            copied = place / path.name
             try:
                 if path.is_dir():
                     shutil.copytree(path, copied)

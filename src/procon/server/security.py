@@ -2,21 +2,19 @@
 
 import hmac
 import json
-import re
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from procon.hosts import is_local_host, is_same_origin
 from procon.server.intake import Body, Intake, too_many_bytes
 from procon.server.request_errors import RequestError
-from procon.server.settings import Limits, is_loopback
+from procon.server.settings import Limits
 
 _OPEN = ("/", "/healthz", "/readyz")  # the page asks the operator for the token
 _READ = ("GET", "HEAD", "OPTIONS")
 _SMALL_BODY = 64 * 1024
-_HOST = re.compile(r"(\[(?P<v6>[0-9A-Fa-f]*:[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9.-]+))(:(?P<port>[0-9]{1,5}))?")
 
 _HEADERS = {
     "content-security-policy": (
@@ -73,7 +71,7 @@ class Guard:
         if self._token is None and not is_local_host(headers.getlist("host")):
             # The name of another site may resolve to this machine.
             return RequestError(403, "this server answers to localhost only; set a token to use another name")
-        if method not in _READ and not _same_origin(headers):
+        if method not in _READ and not is_same_origin(headers.get):
             return RequestError(403, "a page of another origin may not change anything here")
         if self._token is None or path in _OPEN or path.startswith("/static/"):
             return None
@@ -91,22 +89,6 @@ class Guard:
         if path == "/v1/models" or path.endswith("/partial_fit"):
             return self._limits.fit_bytes if kind.strip().lower().startswith("multipart/") else self._limits.body_bytes
         return self._limits.body_bytes if path.endswith(("/predict", "/explain")) else _SMALL_BODY
-
-
-def _same_origin(headers: Headers) -> bool:
-    origin = headers.get("origin")
-    if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-        return False
-    try:
-        return origin is None or urlsplit(origin).netloc == headers.get("host")
-    except ValueError:
-        return False
-
-
-def is_local_host(values: list[str]) -> bool:
-    """Whether the ``Host`` headers of a request are exactly one, which names this machine."""
-    match = _HOST.fullmatch(values[0]) if len(values) == 1 else None
-    return match is not None and int(match["port"] or 0) < 2**16 and is_loopback(match["v6"] or match["name"])
 
 
 async def _respond(error: RequestError, send: Send) -> None:

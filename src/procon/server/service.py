@@ -85,6 +85,7 @@ class Service:
 
     async def start(self) -> None:
         """Start all threads; models are loaded in the background."""
+        self.jobs.sweep()
         self.worker.start()
         if self.settings.only is not None:  # without its one model there is nothing to serve
             await asyncio.to_thread(self.models.scan)

@@ -1,6 +1,5 @@
 """Settings of a server: where the models are, which device it uses, and how much it accepts."""
 
-import ipaddress
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from procon.config import Config
 from procon.deploy.manifest import is_exported
 from procon.errors import ConfigError
+from procon.hosts import is_loopback
 
 ENDING = ".procon"
 MIB = 2**20
@@ -100,13 +100,3 @@ class Settings:
     def state_folder(self) -> Path:
         """The folder of everything but the models."""
         return (self.state or self.folder / ".procon-serve").absolute()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
