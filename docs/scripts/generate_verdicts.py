@@ -8,6 +8,7 @@ from measured_parts import fill
 DOCS = Path(__file__).resolve().parent.parent
 PAGE = DOCS / "use" / "threshold.md"
 RESULTS = DOCS.parent / "benchmarks" / "results" / "verdicts.csv"
+FEW = RESULTS.with_name("few_images.csv")
 MACHINE = (
     "MPDD, MVTec-AD, KolektorSDD2 and hazelnut_toy, ViT-S/14 (Depth Anything V2), bf16 on an NVIDIA H200: "
     "`python benchmarks/research/thresholds.py FILE --data DATA --weights WEIGHTS`, then "
@@ -26,7 +27,7 @@ RULES = {
 def main() -> None:
     """Replace every part."""
     rows = read_rows()
-    parts = {"verdicts": verdicts, "stand_ins": stand_ins, "odd": odd}
+    parts = {"verdicts": verdicts, "few": few, "stand_ins": stand_ins, "odd": odd}
     text = fill(PAGE, Path(__file__).name, list(parts), lambda name: parts[name](rows))
     PAGE.write_text(text, encoding="utf-8")
 
@@ -76,6 +77,25 @@ def verdicts(rows: list[dict[str, str]]) -> str:
         numbers = f"{percent(row['false_alarms'])} | {percent(row['found'])} | {float(row['balanced_accuracy']):.3f}"
         draws.append(f"| {size} | {parts} | {numbers} | {float(best['balanced_accuracy']):.3f} |")
     return "\n".join([table, *draws, "", MACHINE])
+
+
+def few(_rows: list[dict[str, str]]) -> str:
+    """One to seven good images, part by part."""
+    lines = ["| part | images | false alarms | defects found | balanced accuracy | best that labels could choose |"]
+    lines.append("|---|---|---:|---:|---:|---:|")
+    with FEW.open(encoding="utf-8") as stream:
+        for row in csv.DictReader(stream):
+            images = f"1, mirrored x {float(row['margin']):.2f}" if row["margin"] else row["images"]
+            spread = f"{float(row['lowest']):.2f} to {float(row['highest']):.2f}"
+            numbers = (
+                f"{percent(row['false_alarms'])} | {percent(row['found'])} | {float(row['balanced_accuracy']):.2f}"
+            )
+            lines.append(f"| {row['part']} | {images} | {numbers} ({spread}) | {float(row['best_with_labels']):.2f} |")
+    machine = (
+        "Four draws of each; `Config()`, ViT-S/14 (Depth Anything V2), at most 12 test images of a kind, on two cores: "
+        "`python benchmarks/few_images.py --data DATA --weights WEIGHTS hazelnut_toy mpdd/bracket_brown`."
+    )
+    return "\n".join([*lines, "", machine])
 
 
 def stand_ins(rows: list[dict[str, str]]) -> str:

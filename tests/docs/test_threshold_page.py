@@ -6,7 +6,7 @@ from tests.docs.test_pages import ROOT, load_script
 def test_the_page_on_the_threshold_is_up_to_date() -> None:
     script = load_script(ROOT / "docs" / "scripts" / "generate_verdicts.py")
     before = (ROOT / "docs" / "use" / "threshold.md").read_text(encoding="utf-8")
-    parts = {"verdicts": script.verdicts, "stand_ins": script.stand_ins, "odd": script.odd}
+    parts = {"verdicts": script.verdicts, "few": script.few, "stand_ins": script.stand_ins, "odd": script.odd}
     rows = script.read_rows()
     assert before == script.fill(script.PAGE, "generate_verdicts.py", list(parts), lambda name: parts[name](rows))
 

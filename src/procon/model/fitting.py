@@ -30,7 +30,7 @@ from procon.progress import Progress
 from procon.vision.images import ImageLike, open_image
 from procon.vision.scope import RoiLike, Scope, roi_mask
 
-MIRROR_MARGIN = 1.12  # the least error on real parts, see docs/use/threshold.md
+MIRROR_MARGIN = 1.12  # of one image, with memories of the default size; see docs/use/threshold.md
 KEPT_BYTES = 2**30  # readings of training images up to this size are kept; beyond it the images are searched twice
 
 _MEASURED = {"score_relative_to": ("anchors",), "map_offset": ("half", "quartile"), "normalization": ("train",)}
