@@ -33,7 +33,7 @@ except ModuleNotFoundError:  # the layout before the packages
 SIDE = 112
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "paper": {},
-    "best": {"banks": 1, "score_relative_to": "anchors", "map_offset": "quartile"},
+    "best": {"banks": 1, "score_relative_to": "anchors", "map_offset": 1.0},
     "levels of two banks": {"score_relative_to": "anchors"},
     "hard": {"readout": "hard"},
     "uniform": {"readout": "uniform"},

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from procon import Config, ConfigError, Detector, ImageError, ModelFileError
-from procon.config import BEST, change_settings
+from procon.config import BEST
 from procon.method.levels import PRIOR
 from procon.method.neighbors import nearest_in_banks
 from procon.method.score import Reading, fuse, levels_without_own, read_layers, shift_maps
@@ -22,7 +22,7 @@ from procon.vision.images import open_image
 from tests import reference
 from tests.conftest import part_pixels, tiny_config, with_model
 
-BOTH: dict[str, Any] = {"score_relative_to": "anchors", "map_offset": "quartile"}
+BOTH: dict[str, Any] = {"score_relative_to": "anchors", "map_offset": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_best_is_the_recipe_of_its_page_and_the_default_stays_the_paper() -> Non
     best, paper = Config.best(), Config()
     assert {name: getattr(best, name) for name in BEST} == BEST
     assert replace(best, **{name: getattr(paper, name) for name in BEST}) == paper
-    assert (paper.score_relative_to, paper.map_offset) == ("nothing", "none")
+    assert (paper.score_relative_to, paper.map_offset) == ("nothing", 0)
 
 
 def test_best_takes_settings_of_ones_own() -> None:
@@ -57,11 +57,11 @@ def test_best_takes_settings_of_ones_own() -> None:
     [
         {"score_relative_to": "anchors", "readout": "hard"},
         {"score_relative_to": "anchors", "normalization": "train"},
-        {"map_offset": "quartile", "normalization": "robust"},
+        {"map_offset": 1.0, "normalization": "robust"},
     ],
 )
 def test_what_does_not_go_together_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"must be '(nothing|none)' unless"):
+    with pytest.raises(ConfigError, match=r"must be ('nothing'|0) unless"):
         Config(**settings)
 
 
@@ -73,7 +73,7 @@ def test_the_flag_starts_from_the_recipe(run: Callable[..., tuple[int, str, str]
     )
     assert code == 0, err
     config = Detector.load(tmp_path / "part.procon", device="cpu").config
-    assert config.score_relative_to == "anchors" and config.map_offset == "half" and config.banks == 1
+    assert config.score_relative_to == "anchors" and config.map_offset == BEST["map_offset"] and config.banks == 1
     assert (config.image_size, config.layers, config.coreset_ratio) == (70, (-1, -3), 0.3)
 
 
@@ -158,9 +158,9 @@ def test_readings_are_those_of_plain_loops(fitted: Detector, own: int | None) ->
     scores, relative = slow_reading(fitted, image, own)
     np.testing.assert_allclose(found.scores[0].numpy(), scores, rtol=2e-5)
     np.testing.assert_allclose(found.ranked[0].numpy(), relative, rtol=2e-4)
-    for offset, share in (("none", 0.0), ("half", 0.5), ("quartile", 1.0)):
-        config = change_settings(fitted.config, {"map_offset": offset})
-        shifted = scores + share * (fitted.memory.quartile - reference.lower_quartile(list(scores)))
+    for offset in (0.0, 0.25, 1.0):
+        config = replace(fitted.config, map_offset=offset)
+        shifted = scores + offset * (fitted.memory.quartile - reference.lower_quartile(list(scores)))
         heat = shift_maps(found.scores, fitted.memory.quartile, config)[0].numpy()
         np.testing.assert_allclose(heat, shifted, rtol=2e-5, atol=1e-6)
         assert offset != fitted.config.map_offset or np.array_equal(found.heat[0].numpy(), heat)
@@ -169,7 +169,7 @@ def test_readings_are_those_of_plain_loops(fitted: Detector, own: int | None) ->
 def test_the_quartile_is_that_of_good_images_scored_as_new(fitted: Detector) -> None:
     memory = fitted.memory
     assert memory is not None and memory.quartile is not None
-    plain = replace(fitted.config, score_relative_to="nothing", map_offset="none")
+    plain = replace(fitted.config, score_relative_to="nothing", map_offset=0.0)
     quartiles = [
         reference.lower_quartile(read_image(fitted, name, number, plain).scores[0].tolist())
         for number, name in enumerate(memory.names)
@@ -186,7 +186,7 @@ def test_a_detector_scores_with_both(fitted: Detector) -> None:
     assert found[1].median_patch_score == pytest.approx(reference.median(list(scores)), rel=2e-5), (
         "drift needs S_map unshifted"
     )
-    plain = Detector(replace(fitted.config, score_relative_to="nothing", map_offset="none"), device="cpu")
+    plain = Detector(replace(fitted.config, score_relative_to="nothing", map_offset=0.0), device="cpu")
     plain.fit(list(fitted.memory.names if fitted.memory else []))
     (one,) = plain.predict([bad])
     shift = found[1].heatmap - one.heatmap
@@ -208,9 +208,7 @@ def test_a_score_does_not_depend_on_the_batch(fitted: Detector) -> None:
     assert all(np.array_equal(a.heatmap, b.heatmap) for a, b in zip(together, alone, strict=True))
 
 
-@pytest.mark.parametrize(
-    "settings", [{"score_relative_to": "anchors"}, {"map_offset": "quartile"}, {"map_offset": "half"}]
-)
+@pytest.mark.parametrize("settings", [{"score_relative_to": "anchors"}, {"map_offset": 1.0}, {"map_offset": 0.25}])
 def test_each_works_alone(tiny_backbone: Path, good_folder: Path, settings: dict[str, Any]) -> None:
     detector = Detector(tiny_config(tiny_backbone, **settings), device="cpu").fit(good_folder)
     assert detector.memory is not None
@@ -258,9 +256,7 @@ def test_a_file_without_what_the_settings_need_is_refused(fitted: Detector, tmp_
             broken.predict(part_pixels(0))
 
 
-@pytest.mark.parametrize(
-    "settings", [{"score_relative_to": "anchors", "map_offset": "quartile"}, {"normalization": "train"}]
-)
+@pytest.mark.parametrize("settings", [{"score_relative_to": "anchors", "map_offset": 1.0}, {"normalization": "train"}])
 def test_an_edited_memory_is_measured_again(
     tiny_backbone: Path, good_folder: Path, tmp_path: Path, settings: dict[str, Any]
 ) -> None:

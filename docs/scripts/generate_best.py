@@ -56,7 +56,7 @@ WHY = {
     "banks": "at this size the median over banks hardly improved maps, and each bank adds the same cost",
     "coreset_ratio": "1.5 % of 2.9 times as many patches: a bank is about as large as before",
     "score_relative_to": "where good patches have large residuals, a defect needs an even larger one",
-    "map_offset": "light or focus shifts the whole map of a part, so does a large defect: half of it is subtracted",
+    "map_offset": "light or focus shifts the whole map of a part, so does a large defect: a quarter is subtracted",
 }
 
 MIDDLE = """
@@ -69,8 +69,8 @@ of patches, a blur of 4 pixels of the input. The image score and the map use dif
   estimate. The level of the anchor is the mean plus two standard deviations, $a_j = \\mu_j + 2 \\sigma_j$. The value of
   a new patch is $r / \\sum_j w_j a_j$ instead of $r$: few good patches reach 1. The rest is unchanged: median over
   banks, mean over layers, mean of the top 0.5 %. The functions are in `method/levels.py`.
-- **Map.** The plain residuals, mean over layers. A constant moves the lower quartile of the map half of the way to that
-  of typical good images. Half, because a defect that covers most of a part moves the quartile too.
+- **Map.** The plain residuals, mean over layers. A constant moves the lower quartile of the map a quarter of the way to
+  that of typical good images. A quarter, because a defect that covers most of a part moves the quartile too.
 
 The threshold is calibrated as usual, by leave-one-out: a training image is scored without its own anchors, and without
 its contribution to the levels of the other anchors.
@@ -269,7 +269,7 @@ def page() -> str:
 ## The first study: five parts
 
 It found the first recipe: `image_size=672`, blocks -3, -7, -10 with 2 % of the patches, and the whole shift
-(`map_offset="quartile"`). Everything else is as today. From here on, *the recipe* and *today's* mean the first recipe.
+(`map_offset=1`). Everything else is as today. From here on, *the recipe* and *today's* mean the first recipe.
 
 Development parts: MPDD {", ".join(PARTS[1:])}
 (complete categories, 448 pixels) and {PARTS[0]} (512 pixels). Backbone: ViT-S/14, the encoder of Depth Anything V2
@@ -357,8 +357,8 @@ Command: `python benchmarks/best.py --weights FILE hazelnut_toy`.
   to the levels of the anchors.
 - Fit needs at least two good images.
 - On CUDA it runs in the same kernels and recorded graphs as `Config()`; its speed there has not been measured since.
-- A defect that covers most of the object shifts its own map, by half of what it would have been under the first recipe
-  ([above](#why-the-first-recipe-loses-on-pill)): `Config.best(map_offset="none")` does without the shift. The image
+- A defect that covers most of the object shifts its own map, by a quarter of what it was under the first recipe
+  ([above](#why-the-first-recipe-loses-on-pill)): `Config.best(map_offset=0)` does without the shift. The image
   score is not affected.
 - The layers were chosen with a ViT-S/14 that was tuned to estimate depth. For other backbones they are untested;
   `Config.best(layers=Config().layers)` is the conservative choice.

@@ -8,7 +8,7 @@ from scipy.stats import spearmanr
 from research import offsets
 from research.offsets import METRICS, PAPER, Row, choose, least_change, table_of
 
-FIRST, BEST = ("-3 -7 -10", 1.0), ("-3 -7 -9 -10", 0.5)
+FIRST, BEST = ("-3 -7 -10", 1.0), ("-3 -7 -9 -10", 0.25)
 LABELS = {(PAPER, 0.0): "`Config()`", FIRST: "first recipe", BEST: "`Config.best()`"}
 BOUNDED = "672 -3,-7,-9,-10 offset=1 bounded blur=2.33"
 OTHER_SHAPE = "@auto"  # ksdd2 once more, in its own proportions: not a part of its own

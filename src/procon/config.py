@@ -27,7 +27,7 @@ BEST: dict[str, Any] = {
     "banks": 1,
     "coreset_ratio": 0.015,
     "score_relative_to": "anchors",
-    "map_offset": "half",
+    "map_offset": 0.25,
 }
 """How :meth:`Config.best` differs from the paper."""
 
@@ -42,6 +42,9 @@ FAST: dict[str, Any] = {
 
 RECIPES: dict[str, dict[str, Any]] = {"fast": FAST, "paper": {}, "best": BEST}
 """The recipes by name: how each differs from the paper, the fastest first."""
+
+
+_OFFSETS = {"none": 0.0, "quartile": 1.0}  # what model files called map_offset before it was a number
 
 
 def _is_int(value: object, least: int = 1, most: float = math.inf) -> bool:
@@ -104,8 +107,8 @@ class Config:
     ``train`` by mean and standard deviation on good images."""
     score_relative_to: Literal["nothing", "anchors"] = "nothing"
     """What the image score divides residuals by: nothing, or the level that the same anchors have on good patches."""
-    map_offset: Literal["none", "half", "quartile"] = "none"
-    """Shifts each map so that its lower quartile is that of good maps, or half as far."""
+    map_offset: float = 0.0
+    """How far each map is shifted towards the usual lower quartile of good maps: 0 not at all, 1 all the way."""
     top_ratio: float = 0.005  # the image score is the mean over this share of the patches
     blur_sigma: float = 4.0  # Gaussian blur of the heat map, in pixels of image_size
     false_alarm_rate: float = 0.01  # share of good parts that may be called anomalous: an aim, or a promise
@@ -116,6 +119,8 @@ class Config:
         for name in ("image_size", "layers"):
             if isinstance(getattr(self, name), list):  # JSON has no tuples
                 object.__setattr__(self, name, tuple(getattr(self, name)))
+        if isinstance(self.map_offset, str) and self.map_offset in _OFFSETS:
+            object.__setattr__(self, "map_offset", _OFFSETS[self.map_offset])
         if isinstance(self.weights, PurePath):
             object.__setattr__(self, "weights", str(self.weights))
         for name, choices in {"backbone": (*BACKBONES, CUSTOM_BACKBONE), **CHOICES}.items():
@@ -145,6 +150,7 @@ class Config:
         tau, blur, scale = self.tau, self.blur_sigma, self.max_scale
         check_false_alarm_rate(self.false_alarm_rate)
         self._require("max_scale", _is_number(scale) and 0 < scale <= 8, "a number above 0 and at most 8")
+        self._require("map_offset", _is_number(self.map_offset) and 0 <= self.map_offset <= 1, "a number from 0 to 1")
         self._require("tau", tau is None or (_is_number(tau) and 0 < tau < math.inf), "None or a number above 0")
         self._require("blur_sigma", _is_number(blur) and 0 <= blur <= 100, "a number of pixels from 0 (no blur) to 100")
         enough = self.max_anchors is None or self.max_anchors >= self.num_neighbors
@@ -201,11 +207,6 @@ class Config:
                 "image_size 'auto' becomes a size in a fit, which looks at the good images; call fit(images) first"
             )
         return self.image_size if isinstance(self.image_size, tuple) else (self.image_size, self.image_size)
-
-    @property
-    def offset_share(self) -> float:
-        """How far ``map_offset`` shifts each map, where 1 is all the way to the lower quartile of good maps."""
-        return {"none": 0.0, "half": 0.5, "quartile": 1.0}[self.map_offset]
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -281,9 +282,7 @@ RESTRICTIONS = (
         " unless readout is 'soft' and normalization is 'none'",
         lambda config: (config.readout, config.normalization) != ("soft", "none"),
     ),
-    Restriction(
-        "always", "map_offset", ("none",), " unless normalization is 'none'", lambda c: c.normalization != "none"
-    ),
+    Restriction("always", "map_offset", (0,), " unless normalization is 'none'", lambda c: c.normalization != "none"),
     Restriction("always", "aspect", ("stretch",), " where resize cuts out the centre", lambda c: c.resize is not None),
     Restriction(
         "always",
@@ -312,7 +311,7 @@ RESTRICTIONS = (
     Restriction("shards", "coreset", ("k-center",), " with shards"),
     Restriction("shards", "normalization", ("none", "robust"), _NEEDS_ALL.format("statistics of good maps")),
     Restriction("shards", "score_relative_to", ("nothing",), _NEEDS_ALL.format("levels")),
-    Restriction("shards", "map_offset", ("none",), _NEEDS_ALL.format("quartiles")),
+    Restriction("shards", "map_offset", (0,), _NEEDS_ALL.format("quartiles")),
     Restriction(
         "editing",
         "coreset",

@@ -185,7 +185,7 @@ def test_the_recipe_as_a_reading_is_config_best(category: Category, tiny_backbon
     high = PatchReadout(relative_to="anchors", statistic="high")
     for_map, for_score = tiny_reading(less_median=1.0, typical=0.25), tiny_reading(readout=high)
     values = run_bench(category, tiny_backbone, for_map, for_score)
-    settings = {"score_relative_to": "anchors", "map_offset": "quartile", "num_neighbors": 5}
+    settings = {"score_relative_to": "anchors", "map_offset": 1.0, "num_neighbors": 5}
     detector = Detector(tiny_config(tiny_backbone, **settings), device="cpu").fit(list(category.train))
     assert detector.memory is not None and detector.memory.quartile is not None
     for index, sample in enumerate(category.test):

@@ -47,7 +47,7 @@ def manifest(folder: Path) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------- every setting
 
 
-PAIR: dict[str, Any] = {"score_relative_to": "anchors", "map_offset": "quartile"}
+PAIR: dict[str, Any] = {"score_relative_to": "anchors", "map_offset": 1.0}
 SETTINGS: list[dict[str, Any]] = [
     {"readout": "hard"},
     {"readout": "uniform"},
@@ -67,9 +67,9 @@ SETTINGS: list[dict[str, Any]] = [
     {"blur_sigma": 0.0, "top_ratio": 0.2},
     {"layers": (-1,), "num_neighbors": 1},
     {"score_relative_to": "anchors"},
-    {"map_offset": "quartile"},
-    {"map_offset": "half"},
-    {"score_relative_to": "anchors", "map_offset": "quartile", "banks": 1, "top_ratio": 0.2},
+    {"map_offset": 1.0},
+    {"map_offset": 0.25},
+    {"score_relative_to": "anchors", "map_offset": 1.0, "banks": 1, "top_ratio": 0.2},
     {"score_relative_to": "anchors", "tau": 0.3, "layer_fusion": "max", "banks": 7},
 ]
 
@@ -96,9 +96,7 @@ def test_a_shape_that_the_images_chose_is_exported(tiny_backbone: Path, tmp_path
     assert there.score == pytest.approx(here.score, rel=1e-4) and there.heatmap.shape == (60, 240)
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"map_offset": "quartile", "tau_patches": 5}, {"resize": 84, "image_size": 70}]
-)
+@pytest.mark.parametrize("settings", [{}, {"map_offset": 1.0, "tau_patches": 5}, {"resize": 84, "image_size": 70}])
 def test_a_region_of_interest_is_exported(
     tiny_backbone: Path, good_folder: Path, tmp_path: Path, settings: dict[str, Any]
 ) -> None:

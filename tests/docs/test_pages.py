@@ -315,7 +315,7 @@ def test_files_on_the_architecture_page_exist() -> None:
 def test_every_entry_of_a_model_file_is_on_the_architecture_page(
     tiny_backbone: Path, good_folder: Path, tmp_path: Path
 ) -> None:
-    config = tiny_config(tiny_backbone, compression="int8", score_relative_to="anchors", map_offset="quartile")
+    config = tiny_config(tiny_backbone, compression="int8", score_relative_to="anchors", map_offset=1.0)
     corners = [(0, 0), (70, 0), (70, 70), (0, 70)]
     detector = Detector(config).fit(good_folder, thumbnails=True, roi=corners)
     detector.teach(part_pixels(100, defect=True), (30, 40, 50, 60))

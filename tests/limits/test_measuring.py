@@ -47,7 +47,7 @@ def test_separate_good_images_are_scored_as_in_predict(detector: Detector, separ
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"score_relative_to": "anchors", "map_offset": "quartile"}, {"normalization": "train"}]
+    "settings", [{}, {"score_relative_to": "anchors", "map_offset": 1.0}, {"normalization": "train"}]
 )
 def test_training_images_are_scored_without_their_own_anchors(
     tiny_backbone: Path, good_folder: Path, settings: dict[str, str]

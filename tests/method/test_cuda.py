@@ -18,7 +18,7 @@ from procon.vision.on_device import resample_bytes
 from tests.conftest import part_pixels, tiny_config, write_tiny_backbone
 from tests.method.layers import PlainLayer
 
-BEST_SETTINGS = {"score_relative_to": "anchors", "map_offset": "quartile", "banks": 1}
+BEST_SETTINGS = {"score_relative_to": "anchors", "map_offset": 1.0, "banks": 1}
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 

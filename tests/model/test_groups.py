@@ -14,7 +14,7 @@ from tests.conftest import part_pixels, tiny_config
 
 RECIPES: list[dict[str, Any]] = [
     {},
-    {"score_relative_to": "anchors", "map_offset": "quartile", "banks": 1},
+    {"score_relative_to": "anchors", "map_offset": 1.0, "banks": 1},
     {"normalization": "train", "readout": "hard"},
 ]
 IMAGES = [part_pixels(seed) for seed in range(8)]

@@ -46,7 +46,7 @@ SETTINGS: dict[str, Setting] = {
     "compression": Setting("recipe", "none, fp16, int8 or approximate."),
     "num_neighbors": Setting("recipe", "Anchors that a patch is projected on."),
     "score_relative_to": Setting("recipe", "nothing or anchors: what the image score is divided by."),
-    "map_offset": Setting("recipe", "none, half or quartile: baseline subtracted from the map."),
+    "map_offset": Setting("recipe", "How far maps are shifted towards the lower quartile of good maps: 0 to 1."),
     "top_ratio": Setting("recipe", "Share of patches that make the image score."),
     "blur_sigma": Setting("recipe", "Blur of the heat map, pixels."),
     "precision": Setting("recipe", "Backbone arithmetic: auto, fp32 or bf16."),

@@ -80,7 +80,7 @@ def add_scoring(graph: Graph, tokens: Sequence[str], layers: Sequence[ExportedLa
     patches = _fused(graph, maps, config.layer_fusion)
     count = max(1, round(config.top_ratio * plan.patches))
     ranked = _fused(graph, relative, config.layer_fusion) if relative else patches
-    heat = _shifted(graph, patches, plan) if config.offset_share else patches
+    heat = _shifted(graph, patches, plan) if config.map_offset else patches
     if defect:
         gain = _gain(graph, defect, normal, plan)
         patches, ranked, heat = (graph.op("Mul", values, gain) for values in (patches, ranked, heat))
@@ -88,7 +88,7 @@ def add_scoring(graph: Graph, tokens: Sequence[str], layers: Sequence[ExportedLa
     graph.op("ReduceMean", highest, name="score", axes=[-1], keepdims=0)
     shape = graph.constant([-1, *config.grid])
     grid = graph.op("Reshape", _spread_patches(graph, patches, plan), shape, name="patches")
-    if config.offset_share:
+    if config.map_offset:
         grid = graph.op("Reshape", _spread_patches(graph, heat, plan), shape)
     _add_map(graph, grid, plan)
 
@@ -136,7 +136,7 @@ def _shifted(graph: Graph, patches: str, plan: ScoringPlan) -> str:
     low, high = (graph.slice(lowest, index, index + 1) for index in (first, last))
     step = graph.op("Mul", graph.op("Sub", high, low), graph.constant(rank - first))
     offset = graph.op("Sub", graph.constant(plan.quartile), graph.op("Add", low, step))
-    share = plan.config.offset_share
+    share = plan.config.map_offset
     return graph.op("Add", patches, offset if share == 1 else graph.op("Mul", offset, graph.constant(share)))
 
 

@@ -229,18 +229,18 @@ def layer_scales(maps: Iterable[Tensor]) -> list[tuple[float, float]]:
 
 
 def shift_maps(scores: Tensor, quartile: float | None, config: Config) -> Tensor:
-    """Patch scores [N, P], each image shifted so that its lower quartile is ``quartile``, or half as far.
+    """Patch scores [N, P], each image shifted so that its lower quartile is nearer to ``quartile``.
 
     Light or focus that raises all patches of a part raises its map less, and the scale stays that of S_map.
     """
-    if config.map_offset == "none":
+    if not config.map_offset:
         return scores
     if quartile is None:
         raise ConfigError(
             f"map_offset={config.map_offset!r} needs the maps of good images, and this memory was made without them; "
             "fit again with Detector.fit"
         )
-    return scores + config.offset_share * (quartile - lower_quartile(scores)).unsqueeze(1)
+    return scores + config.map_offset * (quartile - lower_quartile(scores)).unsqueeze(1)
 
 
 def neighbors_of(config: Config) -> int:

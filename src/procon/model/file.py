@@ -107,7 +107,7 @@ def _refuse_mismatch(model: Model) -> None:
             )
     if config.score_relative_to == "anchors" and any(layer.sums is None for layer in memory.layers):
         raise ValueError("the settings call for what anchors leave on good images, and the file has none of it")
-    if config.offset_share and memory.quartile is None:
+    if config.map_offset and memory.quartile is None:
         raise ValueError("the settings call for the lower quartile of good maps, and the file has none")
     if memory.roi is not None and memory.roi.shape != config.input_size:
         raise ValueError(f"a region of interest of {memory.roi.shape} pixels for an input of {config.input_size}")

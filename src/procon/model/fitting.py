@@ -33,8 +33,6 @@ from procon.vision.scope import RoiLike, Scope, roi_mask
 MIRROR_MARGIN = 1.12  # of one image, with memories of the default size; see docs/use/threshold.md
 KEPT_BYTES = 2**30  # readings of training images up to this size are kept; beyond it the images are searched twice
 
-_MEASURED = {"score_relative_to": ("anchors",), "map_offset": ("half", "quartile"), "normalization": ("train",)}
-
 Readings = list[tuple[Neighbors, ...] | None]
 """What each training image is near to without its own anchors; None where an image is not available.
 
@@ -46,9 +44,12 @@ EmbeddedImages = Callable[[], Iterable[EmbeddedImage | None]]
 
 def needs_measuring(config: Config) -> list[str]:
     """The settings for which scores depend on how the memory reads good images."""
-    return [
-        f"{name}={getattr(config, name)!r}" for name, values in _MEASURED.items() if getattr(config, name) in values
-    ]
+    needed = {
+        "score_relative_to": config.score_relative_to == "anchors",
+        "map_offset": config.map_offset > 0,
+        "normalization": config.normalization == "train",
+    }
+    return [f"{name}={getattr(config, name)!r}" for name, is_needed in needed.items() if is_needed]
 
 
 def fit_model(
@@ -285,7 +286,7 @@ class _Measured:
     def note(self, features: Sequence[Tensor], memory: Memory, hidden: Sequence[Tensor]) -> tuple[LayerReading, ...]:
         """Read images [N, P, D] per layer without their ``hidden`` anchors, and take note of the readings."""
         layers = read_layers(features, memory, self._config, hidden=hidden)
-        plain = replace(self._config, score_relative_to="nothing", map_offset="none", normalization="none")
+        plain = replace(self._config, score_relative_to="nothing", map_offset=0.0, normalization="none")
         reading = fuse(layers, memory, plain)
         if self._config.normalization == "train":
             self._maps.append(reading.maps)
@@ -304,6 +305,6 @@ class _Measured:
             layers = tuple(replace(layer, scale=scale) for layer, scale in zip(layers, scales, strict=True))
         if self._sums:
             layers = tuple(replace(layer, sums=total) for layer, total in zip(layers, self._sums, strict=True))
-        if self._config.offset_share:
+        if self._config.map_offset:
             quartile = float(median(torch.cat(self._quartiles), dim=0))
         return replace(memory, layers=layers, quartile=quartile)
