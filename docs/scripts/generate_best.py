@@ -265,7 +265,7 @@ def page() -> str:
         + settings()
         + MIDDLE
         + f"""
-{second_study.tell(read("offsets.csv"), read("study.csv"))}
+{second_study.tell(read("offsets.csv"), read("study.csv"), read("whole.csv"))}
 ## The first study: five parts
 
 It found the first recipe: `image_size=672`, blocks -3, -7, -10 with 2 % of the patches, and the whole shift
