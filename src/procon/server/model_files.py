@@ -160,16 +160,17 @@ class ModelFiles:
         try:
             with temporary_folder(settings.state_folder) as place:
                 copied = place / path.name
+                folder = place / "export" / name  # an export locks the parent of its folder, and `place` is locked
                 shutil.copyfile(path, copied)  # the model in use may be replaced meanwhile
                 training = self._service.jobs.training_folder(name)
                 try:
                     detector = Detector.load(copied, weights=settings.weights, training=training, device="cpu")
-                    export(detector, place / name, runtime=to, measure_memory=False)
+                    export(detector, folder, runtime=to, measure_memory=False)
                 except OutputError:
                     raise
                 except ProconError as error:  # a missing extra, or an export that differs from its model
                     raise RequestError(409, str(error).replace(f"{place}/", "")) from None
-                return _archive(place / name)
+                return _archive(folder)
         finally:
             self._exporting.release()
 
