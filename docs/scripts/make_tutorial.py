@@ -18,17 +18,23 @@ from functools import partial
 from pathlib import Path
 
 from PIL import Image
-from tutorial_page import Page, draw_parts, table
+from tutorial_page import Page, draw_examples, draw_parts, table
 from tutorial_parts import Tale, copy_own, render_flanges
 
 from procon import Config, Detector, Prediction
 from procon.cli.flags import SETTINGS
 from procon.demo.defects import DEFECT_KINDS
+from procon.limits.report import LimitsReport
+from procon.model.calibration import Calibration
+from procon.model.document import read_calibration, read_renderings
+from procon.model.renderings import Renderings
 from procon.results.evidence import color_scale
 from procon.showing.painting import ColorScale
+from procon.vision.images import Picture, open_image
 
 DOCS = Path(__file__).resolve().parent.parent
 EVIDENCE_WIDTH = 1000  # pixels
+LIMITS_COUNT, LIMITS_SIZES = 90, "5,15,45"  # rendered defects, and their sizes in pixels
 
 Results = dict[str, Prediction]
 """The prediction of each part, by path."""
@@ -49,6 +55,9 @@ class Walk:
     results: dict[str, Results] = field(default_factory=dict)
     """By step: the predictions of all new parts and of the forgotten one."""
     thresholds: dict[str, float] = field(default_factory=dict)
+    limits: LimitsReport | None = None
+    faint: dict[str, tuple[Prediction, Prediction]] = field(default_factory=dict)
+    """Parts with a faint defect, before and after the first of them was taught."""
     log: tuple[str, ...] = ()
     same: bool = False
     """Whether the model in memory, the saved one, and the one that the commands made agree on every score."""
@@ -64,6 +73,9 @@ def take_walk(page: Page, config: Config, tale: Tale) -> Walk:
     add(page, detector, walk)
     forget(page, detector, walk, tale)
     compare(page, walk)
+    see_limits(page, walk)
+    if Path("parts/faint").is_dir():
+        teach(page, detector, walk)
     read_log(page, detector, walk)
     save_and_load(page, detector, walk)
     return walk
@@ -74,13 +86,14 @@ def introduce(page: Page, config: Config, tale: Tale) -> None:
     page.say(
         "# One part, from the first fit to an edited memory",
         "This page takes one part through fit, threshold, a false alarm, its evidence, adding the part, forgetting "
-        "another, and the changed verdicts. `python docs/scripts/make_tutorial.py` (`make tutorial`) wrote it: all "
-        "code and all commands ran in this order, and they produced the numbers, outputs and pictures. TIME and MEMORY "
-        "replace values that differ from run to run; the line that names the weights in use is omitted. With other "
-        "weights the numbers differ.",
+        "another, the changed verdicts, the smallest defects it finds, and a lesson from one that it missed. "
+        "`python docs/scripts/make_tutorial.py` (`make tutorial`) wrote it: all code and all commands ran in this "
+        "order, and they produced the numbers, outputs and pictures. TIME and MEMORY replace values that differ from "
+        "run to run; the line that names the weights in use is omitted. With other weights the numbers differ.",
         tale.parts,
     )
-    groups = sorted(path for path in Path("parts").rglob("*") if any(path.glob("*.*")))
+    folders = [path for path in Path("parts").rglob("*") if any(path.glob("*.*"))]
+    groups = sorted(path for path in folders if "faint" not in path.name)
     purpose = {"parts/good": "to fit on", "parts/held-out": "good, to set the threshold"}
     counts = [
         [f"`{group}`", str(len(list(group.iterdir()))), purpose.get(str(group), "to inspect")] for group in groups
@@ -176,13 +189,9 @@ def ask_why(page: Page, detector: Detector, walk: Walk) -> None:
         for patch in found.normal_patches(3):
             print(f"{patch.weight:.1%} {patch.image} {patch.box}, distance {patch.distance:.3f}")
     page.command(f"procon explain flange.procon {image} -o evidence.png")
-    with Image.open("evidence.png") as sheet:
-        small = sheet.convert("RGB").resize(
-            (EVIDENCE_WIDTH, round(sheet.height * EVIDENCE_WIDTH / sheet.width)), Image.Resampling.LANCZOS
-        )
     page.picture(
         "evidence",
-        small,
+        shrink_sheet("evidence.png"),
         "The output of the command: the part with its heat map, the enlarged patch, the residual of each layer, and "
         "the normal patches it was compared with.",
     )
@@ -298,9 +307,66 @@ def compare(page: Page, walk: Walk) -> None:
         page.say(f"Verdicts changed by {done}: " + (f"{', '.join(changed)}." if changed else "none."))
 
 
-def read_log(page: Page, detector: Detector, walk: Walk) -> None:
+def see_limits(page: Page, walk: Walk) -> None:
     """Step 8."""
-    page.say("## 8. The log", "The model records each change with its time.")
+    page.say(
+        "## 8. How small a defect it finds",
+        "Which defects would this model still miss? `procon limits` renders some on the training parts, each scored "
+        "without its own patches, and says first what that will take. Here are few, in three sizes; without `--count` "
+        "and `--sizes` there are more of both.",
+    )
+    page.command(f"procon limits flange.procon --count {LIMITS_COUNT} --sizes {LIMITS_SIZES} -o limits")
+    walk.limits = measured = LimitsReport(*kept_limits("flange.procon"))
+    page.picture(
+        "limits",
+        draw_examples(measured, load_good(measured)),
+        "Rendered defects, enlarged: of each kind the smallest that is found, and the largest that is missed.",
+    )
+    page.say(
+        "The folder `limits` holds a page with such pictures, a map of the places where the model is blind, and tables "
+        "with intervals. `procon threshold` shows from now on what each rate finds:"
+    )
+    page.command("procon threshold flange.procon")
+    page.say("[Limits](../use/limits.md) says what rendered defects tell about real ones, and what they do not.")
+
+
+def teach(page: Page, detector: Detector, walk: Walk) -> None:
+    """Step 9."""
+    before = {result.source: result for result in detector.predict(sorted(map(str, Path("parts/faint").iterdir())))}
+    missed = [strongest_passing(before, number) for number in ("000", "001")]
+    image, other = missed
+    left, top, right, bottom = box_of_mask(Path("parts/faint-masks/000.png"))
+    spot = f"{left},{top},{right - left},{bottom - top}"
+    page.say(
+        "## 9. Teaching a missed defect",
+        f"`{image}` has a bloom of rust so faint that the part passes: its score is {before[image].score:.3f}. Mark "
+        "it, and the model looks for its like from now on. Nothing is trained, and the memory stays as it is. The "
+        "price is told first: every training part is scored as if the lesson were accepted.",
+    )
+    box = (left, top, right, bottom)
+    with page.python():
+        lesson = detector.teach(image, box)
+        for line in lesson.describe():
+            print(line)
+    page.command(f"procon teach flange.procon {image} --box {spot} --yes")
+    after = {result.source: result for result in detector.predict(missed)}
+    walk.faint = {path: (before[path], after[path]) for path in missed}
+    page.say(
+        f"Its score is {after[image].score:.3f} now: the part is {word_of(after[image])}. `{other}` is another part "
+        f"with faint rust, at another place, and was never shown to the model: its score went from "
+        f"{before[other].score:.3f} to {after[other].score:.3f}, which is {word_of(after[other])}."
+    )
+    columns = [(title(path), [(path, walk.faint[path][0]), (path, walk.faint[path][1])]) for path in missed]
+    page.picture("taught", draw_parts(columns, walk.scale), "Both parts before (above) and after (below) the lesson.")
+    page.say("`procon explain` says where a lesson decided, and shows the defect that was marked:")
+    page.command(f"procon explain flange.procon {image} -o lesson.png")
+    page.picture("lesson", shrink_sheet("lesson.png"), "The output of the command: below the patch, the marked defect.")
+    page.say('`procon forget flange.procon "lesson 1"` takes it back. [Teach](../use/teach.md) has the rule.')
+
+
+def read_log(page: Page, detector: Detector, walk: Walk) -> None:
+    """Step 10."""
+    page.say("## 10. The log", "The model records each change with its time.")
     with page.python():
         for change in detector.history:
             print(change)
@@ -309,9 +375,9 @@ def read_log(page: Page, detector: Detector, walk: Walk) -> None:
 
 
 def save_and_load(page: Page, detector: Detector, walk: Walk) -> None:
-    """Step 9."""
+    """Step 11."""
     page.say(
-        "## 9. Save and load",
+        "## 11. Save and load",
         "A model is one file. A loaded model gives the same scores, and so does the model made by the commands above:",
     )
     with page.python():
@@ -328,6 +394,44 @@ def save_and_load(page: Page, detector: Detector, walk: Walk) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- helpers
+
+
+def kept_limits(model: str) -> tuple[Renderings, Calibration]:
+    """What the last ``procon limits`` measured, and the threshold."""
+    renderings, calibration = read_renderings(Path(model)), read_calibration(Path(model))
+    assert renderings is not None
+    assert calibration is not None
+    return renderings, calibration
+
+
+def load_good(limits: LimitsReport) -> list[Picture]:
+    """The good images that carry the rendered defects."""
+    return [open_image(host.name) for host in limits.renderings.hosts]
+
+
+def strongest_passing(results: Results, number: str) -> str:
+    """Of the photographs of one part the one with most of its defect that is still called good."""
+    return [path for path in results if Path(path).name.startswith(f"{number}-") and passes(results[path])][-1]
+
+
+def box_of_mask(path: Path) -> tuple[int, int, int, int]:
+    """The box around the white pixels of a mask."""
+    with Image.open(path) as mask:
+        box = mask.getbbox()
+    assert box is not None
+    return box
+
+
+def word_of(result: Prediction) -> str:
+    """The verdict in a sentence."""
+    return "called anomalous" if result.is_anomalous else "still called good"
+
+
+def shrink_sheet(path: str) -> Image.Image:
+    """A drawn page at the width of this one."""
+    with Image.open(path) as sheet:
+        height = round(sheet.height * EVIDENCE_WIDTH / sheet.width)
+        return sheet.convert("RGB").resize((EVIDENCE_WIDTH, height), Image.Resampling.LANCZOS)
 
 
 def look(detector: Detector, walk: Walk, step: str) -> None:

@@ -11,13 +11,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from typer.testing import CliRunner
 
 from procon import Prediction
 from procon.cli import app
+from procon.limits.plan import paint_again
+from procon.limits.report import LimitsReport
+from procon.model.renderings import Rendering
 from procon.showing.painting import ColorScale, paint_prediction
-from procon.vision.images import open_image
+from procon.vision.images import Picture, open_image
 
 SIDE, GAP, LINE = 168, 10, 20  # pixels: a part, the space between two, a line of text
 INK, BAD, GOOD = "#1c2024", "#c81e3c", "#1e7d46"
@@ -90,6 +94,7 @@ def steady(text: str) -> str:
     for pattern, words in (
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME"),
         (r"(?<=about )[\w ]+, [\w. ]+(?= of memory)", "TIME, MEMORY"),
+        (r"(?m)(?<=: about )[\w. ]+$", "TIME"),
         (r"(?<=\) in )[\w. ]+", "TIME"),
         (r"(?m)^(.*(?:regions|(?:good|ANOMALOUS) +\d+)) +(?:ms|\d+)$", r"\1"),  # milliseconds in procon predict
     ):
@@ -125,6 +130,38 @@ def draw_parts(columns: Sequence[tuple[str, Sequence[Seen]]], scale: ColorScale)
             sheet.paste(part, (left, top))
             top += _height(columns, row)
     return sheet
+
+
+def draw_examples(limits: LimitsReport, hosts: Sequence[Picture]) -> Image.Image:
+    """A column for each kind of rendered defect: the smallest that is found, and below it the largest missed."""
+    kinds, height = limits.renderings.plan.kinds, LINE + 2 * (SIDE + LINE) + GAP
+    sheet = Image.new("RGB", (GAP + len(kinds) * (SIDE + GAP), height), "white")
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
+    for column, kind in enumerate(kinds):
+        left, top = GAP + column * (SIDE + GAP), LINE
+        pen.text((left, 4), kind, INK, font)
+        for is_found in (True, False):
+            number = limits.example(kind, found=is_found)
+            words = f"none {'found' if is_found else 'missed'}"
+            if number is not None:
+                row = limits.renderings.rows[number]
+                painted = paint_again(limits.renderings.plan, number, row, hosts[row.host])
+                assert painted is not None
+                sheet.paste(_enlarge(painted.pixels, row), (left, top))
+                words = f"{row.size} px, {row.contrast} levels, {'found' if is_found else 'missed'}"
+            pen.text((left, top + SIDE + 2), words, GOOD if is_found else BAD, font)
+            top += SIDE + LINE
+    return sheet
+
+
+def _enlarge(pixels: NDArray[np.uint8], row: Rendering) -> Image.Image:
+    """The surroundings of a rendered defect."""
+    side = min(max(3 * row.size, 48), *pixels.shape[:2])
+    x, y = (
+        int(np.clip(place - side // 2, 0, most - side))
+        for place, most in zip(row.center, pixels.shape[1::-1], strict=True)
+    )
+    return Image.fromarray(pixels[y : y + side, x : x + side]).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
 
 
 def _height(columns: Sequence[tuple[str, Sequence[Seen]]], row: int) -> int:

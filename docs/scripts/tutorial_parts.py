@@ -14,6 +14,7 @@ from procon.vision.folders import inspection_images, training_images
 
 GOOD, HELD_OUT, UNMARKED, MARKED, DEFECTS = 32, 59, 2, 5, 2  # parts; DEFECTS of each kind
 # 59 held-out parts: the threshold from 19 was so low for some weights that marked parts exceeded it without their dot.
+FAINT, SHARES = 2, (10, 20, 30, 40, 50, 60, 70)  # parts with a faint defect, each in these percentages of it
 SLIPPED_IN = 11  # number of the training part that has rust
 SEED = 7
 
@@ -56,7 +57,18 @@ def render_flanges(folder: Path, size: int = 448) -> Tale:
             store(folder / place / f"{number:03d}.png", with_dot(pixels, seed) if place == "new/marked" else pixels)
             if slipped_in:
                 store(folder / f"new/rust/{DEFECTS:03d}.png", photographed_again(pixels))
+    extra = [seed for _, kind, _, seed in plan_set(0, 0, DEFECTS + FAINT, SEED) if kind == "rust"][DEFECTS:]
+    for number, seed in enumerate(extra):
+        clean, rusty = render_part("good", seed, size), render_part("rust", seed, size)
+        store(folder / f"faint-masks/{number:03d}.png", np.where(rusty.mask, 255, 0).astype(np.uint8))
+        for share in SHARES:
+            store(folder / f"faint/{number:03d}-{share}.png", fade(clean.image, rusty.image, share / 100))
     return FLANGES
+
+
+def fade(clean: NDArray[np.uint8], defect: NDArray[np.uint8], share: float) -> NDArray[np.uint8]:
+    """A defect that is only partly there: so much of the way from the clean part to the part with the defect."""
+    return np.asarray((clean + share * (defect.astype(float) - clean)).round(), np.uint8)
 
 
 def store(path: Path, pixels: NDArray[np.uint8]) -> None:

@@ -94,6 +94,9 @@ def test_the_model_keeps_the_scores_and_threshold_shows_them(run: Run, model: Pa
     assert renderings is not None and len(renderings.rows) == 30
     _, out, _ = run("threshold", model)
     assert "rendered defects found" in out and "they are not real ones" in out
+    head, *rows = out[out.index("   rate  threshold") :].splitlines()[:-1]
+    column = head.index("good images above it")
+    assert rows and all(row[column - 2 : column] == "  " and row[column].isdigit() for row in rows)
     _, out, _ = run("threshold", model, "--json")
     offers = json.loads(out)["offers"]
     for offer in offers:

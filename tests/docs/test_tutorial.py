@@ -91,7 +91,11 @@ def check_story(walk: Any) -> None:
     assert {"parts/new/rust/000.png", "parts/new/rust/001.png"} <= found
     for step in results.values():
         assert found <= flagged(step, "rust", "scratch", "chipped_edge")
-    assert walk.log == ("threshold", *["added"] * len(walk.added), "forgot")
+    assert walk.limits.visibility().counted.total > 20
+    (before, after), (other_before, other_after) = walk.faint.values()
+    assert not before.is_anomalous and not other_before.is_anomalous, "both defects are missed before the lesson"
+    assert after.score > before.score and other_after.score >= other_before.score
+    assert walk.log == ("threshold", *["added"] * len(walk.added), "forgot", "taught")
     assert walk.same
 
 
@@ -106,7 +110,7 @@ def test_the_page_tells_what_happened(walked: tuple[Any, Path]) -> None:
     for path, result in walk.results["one forgotten"].items():
         score = f"{result.score:.3f}"
         assert rows[path.removeprefix("parts/")].endswith(f"| {f'**{score}**' if result.is_anomalous else score} |")
-    for command in ("fit", "threshold", "predict", "explain", "add", "forget", "info"):
+    for command in ("fit", "threshold", "predict", "explain", "add", "forget", "limits", "teach", "info"):
         assert f"\n$ procon {command} " in text
     assert "the same scores: True" in text
     assert f"forgot 1 image ({walk.forgotten})" in text

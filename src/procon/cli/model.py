@@ -188,13 +188,16 @@ def _print_threshold(
     for line in calibration.describe(names):
         echo(line)
     seen = _visibility(model)
-    found = "rendered defects found  " if seen else ""
-    echo(f"rates on offer ({calibration.rule} rule); * is in force\n   rate  threshold  {found}good images above it")
-    for rate, limit, above in calibration.offers():
+    offers = calibration.offers()
+    shares = [_describe_visibility(seen(offer.threshold)) for offer in offers] if seen else [""] * len(offers)
+    head = "rendered defects found" if seen else ""
+    width = max(map(len, (head, *shares))) + 2 if seen else 0
+    echo(f"rates on offer ({calibration.rule} rule); * is in force")
+    echo(f"   rate  threshold  {head:<{width}}good images above it")
+    for (rate, limit, above), share in zip(offers, shares, strict=True):
         mark = "*" if calibration.fixed is None and limit == calibration.threshold else " "
         shown = ", ".join(show_name(names[place]) for place in above[:3]) + (", ..." if len(above) > 3 else "")
-        found = f"{_describe_visibility(seen(limit)):<24}" if seen else ""
-        echo(f"{mark}{rate:6.1%}  {limit:9.4f}  {found}{len(above)}{f': {shown}' if above else ''}")
+        echo(f"{mark}{rate:6.1%}  {limit:9.4f}  {share:<{width}}{len(above)}{f': {shown}' if above else ''}")
     if seen is None:
         echo("what each rate finds: procon limits MODEL renders defects and says it here")
     else:
