@@ -1,6 +1,6 @@
 """Score images and open the results in FiftyOne: scores, verdicts, heat maps and regions as fields of a dataset.
 
-    pip install procon fiftyone
+    pip install . fiftyone    # in a checkout
     python build_dataset.py part.procon parts/new --name brackets --output brackets-maps
     fiftyone app launch brackets
 
