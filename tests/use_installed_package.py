@@ -16,11 +16,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 def main() -> None:
     assert REPOSITORY / "src" not in Path(procon.__file__).parents, "the sources were imported, not the wheel"
-    # Loaded on demand: the kernels for CUDA need its compiler, the service its extra.
+    # Loaded on demand: the kernels for CUDA need its compiler, the service and the events of OPC UA their extras.
     optional = {
         ".cuda.neighbors": "triton",
         ".cuda.coreset": "triton",
         "procon.server.": "fastapi",
+        "procon.line.opcua_events": "asyncua",
         "procon.bridges.": "anomalib",
     }
     for module in pkgutil.walk_packages(procon.__path__, "procon.", onerror=lambda _: None):
