@@ -25,7 +25,7 @@ from environment import read_rows, write_rows
 from procon import Config, Detector, Prediction
 from procon.evaluation.data.datasets import open_dataset, read_mask
 from procon.evaluation.metrics import evaluate
-from procon.vision.shape import choose_grid, scale_of, shape_of, typical_size
+from procon.vision.shape import choose_grid, median_size, scale_of, shape_of
 from verdicts import PARTS
 
 RECIPES = {"Config()": Config, "Config.best()": partial(Config.best, image_size=672)}
@@ -39,8 +39,8 @@ def inputs(config: Config, images: list[Path]) -> dict[str, tuple[int, int]]:
     sizes = shape_of(config, images).sizes
     budget = config.grid[0] * config.grid[1]
     grids = {
-        ENLARGED: choose_grid(typical_size(sizes), budget, 8.0),
-        LIMITED: choose_grid(typical_size(sizes), budget),
+        ENLARGED: choose_grid(median_size(sizes), budget, 8.0),
+        LIMITED: choose_grid(median_size(sizes), budget),
     }
     return {SQUARE: config.input_size, **{name: (14 * rows, 14 * columns) for name, (rows, columns) in grids.items()}}
 
