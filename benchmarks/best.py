@@ -41,7 +41,7 @@ def measure(part: Path, recipe: str, config: Config, device: str) -> dict[str, A
         scores.append(float(score[0]))
         maps.append(input_map[0].cpu().numpy())
         seconds.append(time.perf_counter() - start)
-    masks = [None if sample.mask is None else read_mask(sample.mask, config.input_size) for sample in samples]
+    masks = [None if sample.mask is None else read_mask(sample.mask, detector.config.input_size) for sample in samples]
     found = evaluate(np.array(scores), np.array([sample.defective for sample in samples]), maps, masks)
     with tempfile.TemporaryDirectory() as folder:
         size = detector.save(Path(folder) / "part.procon").stat().st_size
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
     settings = {"backbone": "dinov2-small", "weights": arguments.weights, "precision": "fp32"}
-    recipes = {"paper": Config(**settings), "best": Config.best(**settings)}
+    recipes = {"paper": Config(**settings), "best": Config.best(image_size=672, **settings)}
     rows = []
     for part in arguments.parts:
         for name, config in recipes.items():

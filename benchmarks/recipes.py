@@ -198,8 +198,8 @@ def main() -> None:
                 row = {"part": part, "recipe": name, "images": str(arguments.images or 0)}
                 if any(all(old[key] == row[key] for key in KEYS) for old in read_rows("recipes")):
                     continue
-                side = config.input_size[0]
-                if arguments.candidates and side not in shared:
+                side = config.input_size[0] if arguments.candidates else 0
+                if side and side not in shared:
                     shared = {
                         side: SharedTokens(
                             config, CANDIDATES.get(side, (Config.layers,)), resolve_device(arguments.device)
