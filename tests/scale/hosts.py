@@ -6,6 +6,7 @@ Each host is a set of Linux namespaces. Everything in it ends with its first pro
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -105,7 +106,8 @@ class Network:
             place = ["--address", f"10.77.0.1:{PORT}", "--num-cpus", 1]
             if host is self.head:
                 place = ["--head", "--port", PORT, "--num-cpus", 0, "--include-dashboard=false", "--temp-dir=/run/ray"]
-            host.run("ray", "start", *place, "--node-ip-address", f"10.77.0.{number}", *common, env=env)
+            ray = Path(sys.executable).with_name("ray")
+            host.run(ray, "start", *place, "--node-ip-address", f"10.77.0.{number}", *common, env=env)
 
     def stop(self) -> None:
         for host in (*self.hosts, self.switch):
