@@ -20,7 +20,7 @@ def fields_of(event: vision.VisionEvent) -> list[tuple[str, Any]]:
 
 
 class StationEvent(BaseEvent):  # type: ignore[misc]  # asyncua has no types
-    """One kind of event of one station; its fields are set anew for each that is sent."""
+    """An event type of a station. Its fields are replaced for each event that is sent."""
 
     def __init__(self, event: vision.VisionEvent, event_type: Any) -> None:
         super().__init__(severity=event.severity)

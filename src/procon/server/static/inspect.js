@@ -14,7 +14,7 @@ let stream = null;
 export function inspect(files) {
   const images = [...files].filter((file) => file.type.startsWith("image/") || /\.(tiff?|bmp|jp2|p[gp]m)$/i.test(file.name));
   if (!images.length) {
-    toast("These are no images.");
+    toast("No images found: choose PNG, JPEG or other image files.");
     return;
   }
   if (!current()) {

@@ -19,7 +19,7 @@ const isImage = (file) => file.type.startsWith("image/") || /\.(tiff?|bmp|jp2|p[
 export function addGood(files) {
   const images = [...files].filter(isImage), inside = (file) => /(^|\/)train\/good\//.test(file.webkitRelativePath || file.path || "");
   const train = images.filter(inside), rest = train.length ? images.length - train.length : 0;
-  if (files.length && !images.length) say("There are no images among these files.", true);
+  if (files.length && !images.length) say("No images found in these files: choose a folder with image files.", true);
   else say(rest ? `${plural(rest, "image")} outside train/good ${rest === 1 ? "was" : "were"} left out.` : "");
   good = [...good, ...(train.length ? train : images)];
   $("#good-count").textContent = good.length ? plural(good.length, "good image") : "Drop good images or a folder here";
